@@ -79,7 +79,7 @@ def _print_scores(split: str, scores: list[dict[str, Any]]) -> None:
         print(
             f"  {score['predictor']:12} MAE/mean {score['mae_over_mean']:8.2%} ± {deviation['mae_over_mean']:6.2%}"
             f"   MAPE {score['mape']:8.2%} ± {deviation['mape']:6.2%}   ±5 % {score['within_5_percent']:6.1%}"
-            f"   ±10 % {score['within_10_percent']:6.1%}   90 % covers {score['interval_coverage']:6.1%}"
+            f"   ±10 % {score['within_10_percent']:6.1%}   inside the 90 % interval {score['interval_coverage']:6.1%}"
             f"   {_verdict(score, mae, mape)}"
         )
     print(

@@ -72,6 +72,8 @@ def test_all_predictors_are_scored_on_one_held_out_set(
     assert document["chosen"] == min(scores, key=lambda name: scores[name]["dev_mae_s"])
     table = PredictionsTable.load(open_artifact(tmp_path / "p").file("predictions.parquet"))
     assert table.scores()["mae_s"] == scores[document["chosen"]]["mae_s"]
+    # Intervals of the others are not calibrated.
+    assert [name for name, score in scores.items() if score["interval_given"]] == [document["chosen"]]
     # The same data and seed gave the same in another process.
     again = open_artifact(predictor).json("scores.json")["predictors"]
     assert set(again) == {"linear", "three-term"}, "what was asked for, and the simple rivals"

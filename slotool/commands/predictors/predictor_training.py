@@ -73,7 +73,8 @@ class PredictorTraining(Result):
 
         predictors, used = self.scores["predictors"], self.scores["rows"]
         kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[self.kept]["by_kind"].items())
-        tested = counted(used["test"], "held-out co-location" if "networks" in self.scores else "held-out network")
+        colocated = "networks" in self.scores
+        tested = counted(used["test"], "held-out co-location" if colocated else "held-out network")
         title = f"On {tested} ({kinds}); trained on {used['train']}, chosen on {used['dev']}"
         chosen = self.model == "auto" or "," in self.model
         why = "lowest MAE on the dev set" if chosen else "as requested"
@@ -84,13 +85,18 @@ class PredictorTraining(Result):
             records_table("Relative to the latency", [*rows, floor], [predictor, *RELATIVE]),
             *MEANINGS,
             f"labels: {Setting.from_document(self.scores['setting'])}",
-            f"chosen: {self.kept}, {why}",
+            f"chosen: {self.kept}, {why}" + ("" if colocated else "; only its intervals are calibrated, and scored"),
         ]
 
 
 def scored(name: str, score: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of ``IN_SECONDS`` and ``RELATIVE``."""
-    return {**score, "name": name, "floor_s": score["floor"]["mae_s"]}
+    return {
+        **score,
+        "name": name,
+        "floor_s": score["floor"]["mae_s"],
+        "interval_given": score["interval_given"] or None,
+    }
 
 
 def noise_floor(score: Mapping[str, Any]) -> dict[str, Any]:

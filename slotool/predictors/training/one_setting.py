@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -147,8 +147,8 @@ def train_and_score(
     """Train all ``candidates``, baselines included, and choose one.
 
     Among ``model``, one or several names or ``auto`` for all, the predictor of lowest MAE on dev rows that no candidate
-    has seen is chosen. Only that one, if of solo latencies, is calibrated on held-out kinds of networks; the others
-    have no interval for networks unlike those in training. The test set decides nothing.
+    has seen is chosen. Of solo latencies only that one is calibrated, on held-out kinds of networks, and scored with
+    intervals. The test set decides nothing.
     """
     colocated = bool(labelled.solo_s)
     text = f"training on {len(split.train)} {'co-locations' if colocated else 'networks'}"
@@ -165,5 +165,9 @@ def train_and_score(
         if not colocated:
             finished(f"{best}: holding out kinds of networks for its interval")
             trained[best] = trained[best].calibrated(labelled, split, seed=seed)
-        held_out = {name: predictor.held_out(labelled, split.test) for name, predictor in trained.items()}
+        # Intervals before calibration would depend on which predictor is chosen.
+        scored = {
+            name: each if colocated or name == best else replace(each, residuals=None) for name, each in trained.items()
+        }
+        held_out = {name: predictor.held_out(labelled, split.test) for name, predictor in scored.items()}
     return TrainingRun(labelled, split, trained, held_out, best)
