@@ -196,6 +196,11 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
     few = slotool(*command, "--force", "--latency", tmp_path / "latency.csv")
     assert few.exit_code == 2
     assert "latencies of 2 points of supernet at batch 1; at least 3 are needed" in " ".join(few.stderr.split())
+    # Nothing smaller than its training networks passes without a word.
+    predictor = Path(__file__).parents[2] / "models" / "predictor-architectures"
+    unlike = slotool(*command, "--force", "--predictor", predictor)
+    assert unlike.exit_code == 0, unlike.stderr
+    assert "unlike the training networks of" in " ".join(unlike.stderr.split())
     neither = slotool(*command, "--force")
     assert neither.exit_code == 2
     assert "give either a latency table or a predictor" in " ".join(neither.stderr.split())

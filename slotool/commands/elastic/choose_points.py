@@ -13,7 +13,7 @@ from slotool.devices import devices_of
 from slotool.errors import ArgumentError, InputError
 from slotool.machine import cores_given
 from slotool.process import using_torch_threads
-from slotool.progress import Reporting, reporter_of
+from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath, loaded, name_of
 from slotool.timing.interference import state
 
@@ -90,9 +90,10 @@ def choose_points(
     with using_torch_threads(cores_given(threads)):
         opened = open_artifact(supernet, KIND)
         model = Supernet.load(opened)
-        costs = _costs(model, latency, predictor, device)
+        reporter = reporter_of(progress)
+        costs = _costs(model, latency, predictor, device, reporter)
         dataset = numbered(load_dataset(data or opened.manifest["config"].get("data", "auto")), model.classes)
-        with reporter_of(progress).progress("measuring the accuracy of subnets") as steps:
+        with reporter.progress("measuring the accuracy of subnets") as steps:
             name, advance = model.name if written is None else written.name, steps.advance
             new_model = chosen(
                 name, model.space, model.module, dataset, points, costs.predict, seed=seed, progress=advance
@@ -117,14 +118,18 @@ def _timing(table: LatencyTable, subject: str) -> str | None:
 
 
 def _costs(
-    model: Supernet, latency: FilePath | LatencyTable | None, predictor: FilePath | None, device: str | None
+    model: Supernet,
+    latency: FilePath | LatencyTable | None,
+    predictor: FilePath | None,
+    device: str | None,
+    reporter: Reporter,
 ) -> SubnetRegression:
     if latency is not None:
         return _profiled(model, latency, device)
     if device is not None:
         raise ArgumentError("device", "it picks rows of a latency table; a predictor is of one device")
     assert predictor is not None
-    return _predicted(model, predictor)
+    return _predicted(model, predictor, reporter)
 
 
 def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | None) -> SubnetRegression:
@@ -144,11 +149,17 @@ def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | N
     return SubnetRegression(model.space, dict(sorted(seconds.items())), log=True)
 
 
-def _predicted(model: Supernet, path: FilePath) -> SubnetRegression:
+def _predicted(model: Supernet, path: FilePath, reporter: Reporter) -> SubnetRegression:
+    """Fit to predictions, with a warning if subnets are unlike the training networks."""
     from slotool.artifacts import open_artifact
     from slotool.elastic.supernets.search import SubnetRegression, evenly
     from slotool.predictors.trained.artifact import TrainedPredictor
 
     subnets = evenly(model.space, PREDICTED)
-    seconds = TrainedPredictor.load(open_artifact(path)).predict([model.space.narrowed(s) for s in subnets]).latency_s
-    return SubnetRegression(model.space, dict(zip(subnets, map(float, seconds), strict=True)), log=True)
+    predictions = TrainedPredictor.load(open_artifact(path)).predict([model.space.narrowed(s) for s in subnets])
+    if doubts := [*filter(None, predictions.outside)]:
+        reporter.warn(
+            f"{len(doubts)} of {len(subnets)} subnets are unlike the training networks of {path} ({doubts[0]}); "
+            "measured points are safer: give --latency a table of slotool profile points"
+        )
+    return SubnetRegression(model.space, dict(zip(subnets, predictions.latency_s.tolist(), strict=True)), log=True)
