@@ -50,7 +50,7 @@ def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False)
         splits[name] = Split(x if stored else x.load(), y, chosen)
     return Dataset(
         table.name, splits[TRAIN], splits[VALIDATION], splits[TEST], classes=len(targets.names), labels=targets.names,
-        target=options.target, label=label, kept=kept,
+        target=options.target, label=label, kept=kept, features=_features(table, plans),
     )  # fmt: skip
 
 
@@ -135,9 +135,16 @@ def _in_order(table: ColumnSource, features: Sequence[str], columns: list[str]) 
     missing = [name for name in features if name not in columns]
     unknown = [name for name in columns if name not in features]
     if missing or unknown:
-        what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is none of its features"
-        raise DataError(f"{table.source}: {what}; the model was fitted on {name_list(features)}")
+        wrong = {"missing": missing, "unknown": unknown}
+        what = "; ".join(f"{problem} columns: {name_list(names)}" for problem, names in wrong.items() if names)
+        raise DataError(f"{table.source}: {what}; the model was trained on {name_list(features)}")
     return list(features)
+
+
+def _features(table: ColumnSource, plans: dict[str, TensorPlan]) -> tuple[str, ...]:
+    """Return the names of the columns of numbers that make up the only tensor; () where there are others."""
+    columns = [column for plan in plans.values() for column in plan.columns]
+    return tuple(columns) if len(plans) == 1 and all(_is_number(table, column) for column in columns) else ()
 
 
 def _is_one_group(table: ColumnSource, names: Sequence[str]) -> bool:

@@ -54,7 +54,7 @@ class Dataset:
     else. ``target``: what labels are: class, numbers, sets or text. ``classes``: how many there are, ``labels``: their
     names; none of numbers and text. ``label``: the column they come from, "" where they have none.
     ``source``: what ``load_dataset`` takes to load it again, as JSON. ``kept``: further columns, text by row of
-    the file.
+    the file. ``features``: names of the columns of numbers that examples are made of, in order; () of one array.
     """
 
     name: str
@@ -67,6 +67,12 @@ class Dataset:
     label: str = ""
     source: Any = ""
     kept: Mapping[str, np.ndarray] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Entries in the configuration of an artifact that is made with it; ``features`` order columns of a table."""
+        return {"data": self.source or self.name, **({"features": list(self.features)} if self.features else {})}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -199,6 +205,11 @@ class MultiLabelDataset:
     classes: int
     source: Any
     unlabelled: int = 0
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Entries in the configuration of an artifact that is made with it."""
+        return {"data": self.source or self.name}
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -87,6 +87,7 @@ class Family(ElasticModel):
         self.classes = self.signature.output(task.output).shape[-1] if are_networks else len(self.labels)
         self._require_classes()
         if examples is None:
+            self.data_options = reading
             self.input_shape = self.signature.inputs[0].shape[1:]
             return
         options = replace(

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
+from slotool.data.options import DataOptions
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, InputError
 
@@ -32,6 +33,8 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
         raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
     with strict_json.assembling(artifact.path, f"a {artifact.kind} that slotool wrote", error=ArtifactError):
         model: ElasticModel = resolve_name(_LOADERS[artifact.kind])(artifact)
+        if features := strict_json.convert(artifact.manifest["config"].get("features", []), tuple[str, ...]):
+            model.data_options = DataOptions(features=features)
     model.identity = artifact.id
     return model
 

@@ -133,16 +133,15 @@ def _first_output(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndar
 def dataset_of(model: ElasticModel, data: Any, *, needs_labels: bool = True) -> Any:
     """Return the data set ``data`` of ``load_dataset`` for the model, with one class per example or many labels.
 
-    Many labels are for models of flat inputs. With the model's own ``data_options`` it stays in its files.
+    Many labels are for models of flat inputs. Of a model that names its tensors it stays in its files.
     ``needs_labels``: as of ``DataOptions``. Raises ``DataError`` for data that are missing or do not fit the model, and
     ``InputError`` for needed labels that are no classes of the model.
     """
     from slotool.data import DataOptions, has_many_labels, load_multilabel, numbered, open_dataset
 
-    if model.data_options is not None:
-        options = model.data_options if needs_labels else model.data_options.or_unlabelled()
-        return open_dataset(data, options, stored=True)
-    if (model.sparse or len(model.input_shape) == 1) and has_many_labels(data):
+    options = model.data_options or DataOptions()
+    if not options.tensors and (model.sparse or len(model.input_shape) == 1) and has_many_labels(data):
         return load_multilabel(data)
-    dataset = open_dataset(data, DataOptions(needs_labels=needs_labels))
-    return numbered(dataset, model.classes) if needs_labels else dataset
+    options = options if needs_labels else options.or_unlabelled()
+    dataset = open_dataset(data, options, stored=bool(options.tensors))
+    return dataset if options.tensors or not needs_labels else numbered(dataset, model.classes)

@@ -182,7 +182,10 @@ def test_columns_go_by_the_names_that_a_model_was_fitted_on(files: Path, slotool
     assert evaluated.exit_code == 0, evaluated.stderr
     assert evaluated.document["points"][0]["accuracy"] > 0.9
     renamed = slotool(*command.split(), "renamed.csv:cultivar", "--force")
-    assert "renamed.csv: column 'ash' is missing; the model was fitted on alcohol, malic_acid" in renamed.stderr
+    assert (
+        "renamed.csv: missing columns: ash; unknown columns: cinder; the model was trained on alcohol, malic_acid"
+        in renamed.stderr
+    )
 
 
 def test_labels_are_the_classes_that_a_model_knows(files: Path, slotool: Slotool) -> None:

@@ -113,7 +113,7 @@ def build_tables(
     model = build_and_quantise(name, subject, source.data, ranker, settings, **learning, reporter=reporter)
     if written is not None:
         first = model.activators[model.first].ranker
-        config = {"data": source.data_name, "version": source.version.name, "tables": first.tables}
+        config = {**source.data.origin, "version": source.version.name, "tables": first.tables}
         config |= {"buckets": first.buckets, **settings_of(model, settings)}
         model.save(written, config=config, seed=seed, parents=source.parents, force=force)
     with short_phase(reporter, f"scoring all points on {source.data.name}"):
@@ -192,6 +192,7 @@ def _last_layer(
     built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, None, folder)
     if out is None or not built.pays:
         return built
-    facts["data"] = getattr(source.original, "source", "") or source.original.name
-    model.save(out, config={**facts, **settings_of(head, settings)}, seed=settings.seed, force=force)
+    model.save(
+        out, config={**facts, **source.original.origin, **settings_of(head, settings)}, seed=settings.seed, force=force
+    )
     return replace(built, out=out)

@@ -79,7 +79,8 @@ def choose_points(
         ArtifactError: ``supernet`` is no supernet, or ``predictor`` no predictor.
     """
     from slotool.artifacts import open_artifact
-    from slotool.data import load_dataset, numbered
+    from slotool.elastic import load_model
+    from slotool.elastic.queries import dataset_of
     from slotool.elastic.supernets.search import chosen
     from slotool.elastic.supernets.supernet import KIND, Supernet
     from slotool.tables import LatencyTable
@@ -89,10 +90,11 @@ def choose_points(
     written = None if out is None else Path(out)
     with using_torch_threads(cores_given(threads)):
         opened = open_artifact(supernet, KIND)
-        model = Supernet.load(opened)
+        model = load_model(opened)
+        assert isinstance(model, Supernet)
         reporter = reporter_of(progress)
         costs = _costs(model, latency, predictor, device, reporter)
-        dataset = numbered(load_dataset(data or opened.manifest["config"].get("data", "auto")), model.classes)
+        dataset = dataset_of(model, data or opened.manifest["config"].get("data", "auto"))
         with reporter.progress("measuring the accuracy of subnets") as steps:
             name, advance = model.name if written is None else written.name, steps.advance
             new_model = chosen(
@@ -103,7 +105,7 @@ def choose_points(
         "predictor": None if predictor is None else str(predictor),
     }
     if written is not None:
-        config = {"data": dataset.source or dataset.name, **source}
+        config = {**dataset.origin, **source}
         new_model.save(written, config=config, seed=seed, parents=[opened], force=force)
     seconds = costs.predict(list(new_model.subnets.values()))
     expected = {point.key: float(s) for point, s in zip(new_model.points, seconds, strict=True)}

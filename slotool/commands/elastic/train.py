@@ -249,7 +249,7 @@ def _train(
         name, graphs, dataset, epochs=epochs, seed=seed, threads=training["threads"], cores=cores, reporter=reporter
     )
     if written is not None:
-        config = {"data": dataset.source or dataset.name, "epochs": epochs}
+        config = {**dataset.origin, "epochs": epochs}
         family.save(written, config=config, seed=seed, force=training["force"])
     return Training(family, dataset.name, len(dataset.train), most_frequent_share(dataset), epochs, written)
 
@@ -304,6 +304,6 @@ def train_xmc(
     with using_torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as bar:
         version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=bar.advance)
     if written is not None:
-        config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}
+        config = {**dataset.origin, "hidden": hidden, "epochs": epochs}
         Family.of(name, [version]).save(written, config=config, seed=seed, force=force)
     return XmcTraining(version, dataset, epochs, written)

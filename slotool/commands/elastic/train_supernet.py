@@ -182,7 +182,7 @@ def train_supernet(
             offer = make(name, base, space, trained, dataset, points, seed=seed, progress=steps.advance)
     source = _name(network, module, graph)
     if written is not None:
-        config = {"data": dataset.source or dataset.name, "network": source, "epochs": passes}
+        config = {**dataset.origin, "network": source, "epochs": passes}
         config |= {"drawn": drawn, "learning_rate": learning_rate}
         offer.model.save(written, config=config, seed=seed, force=force)
     if checkpoint is not None:

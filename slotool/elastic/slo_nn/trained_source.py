@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from slotool.artifacts import Artifact, open_artifact
 from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel, numbered
 from slotool.elastic.family import NETWORK_KINDS, Family
-from slotool.elastic.family_files import load_family
+from slotool.elastic.loading import load_model
 from slotool.elastic.network import Network
+from slotool.elastic.queries import dataset_of
 from slotool.elastic.slo_nn import importers
 from slotool.elastic.slo_nn.importers.chain import in_shape
 from slotool.elastic.slo_nn.mlp import MLP
@@ -49,8 +50,10 @@ class TrainedSource:
         """
         if not is_foreign(path):
             parent = open_artifact(path, NETWORK_KINDS)
-            source = _version(load_family(parent), version)
-            dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
+            family = load_model(parent)
+            assert isinstance(family, Family)
+            source = _version(family, version)
+            dataset = dataset_of(family, data or parent.manifest["config"].get("data", "auto"))
             return cls(source, numbered(dataset, source.mlp.classes), (parent,))
         if version is not None:
             raise InputError(f"{path} is one network and no family: --version has no effect on it")
@@ -69,18 +72,13 @@ class TrainedSource:
             model = load_keras(str(path))
             mlp = _as_chain(lambda: importers.from_keras(model))
         if path.suffix in FILES:
-            dataset = _load(Network.of_mlp(path.stem, mlp), data)
+            dataset = load_data(data, flat=len(mlp.input_shape) == 1)
         else:
-            module, dataset = load_torch(str(path)), _load(None, data)
+            module, dataset = load_torch(str(path)), load_data(data)
             mlp = _as_chain(lambda: _of_torch(module, dataset.input_shape))
         sparse = getattr(dataset, "sparse", False)
         version = Network.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse)
         return cls(version, numbered(dataset, mlp.classes))
-
-    @property
-    def data_name(self) -> Any:
-        """Name by which the data set can be loaded again."""
-        return getattr(self.data, "source", "") or self.data.name
 
 
 def is_foreign(path: Path) -> bool:
@@ -88,9 +86,9 @@ def is_foreign(path: Path) -> bool:
     return path.suffix in FILES or (":" in str(path) and not path.exists())
 
 
-def load_data(name: Any) -> Any:
-    """Return the data set called ``name``, with one label per example or many."""
-    return _load(None, name)
+def load_data(name: Any, *, flat: bool = True) -> Any:
+    """Return the data set called ``name``, with one label per example or, for ``flat`` inputs, many."""
+    return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)
 
 
 def _as_chain(imported: Callable[[], MLP]) -> MLP:
@@ -114,11 +112,6 @@ def _of_torch(module: nn.Module, input_shape: tuple[int, ...]) -> MLP:
             return importers.from_torch(module, (math.prod(input_shape),))
         except GraphError:
             raise error from error.__cause__
-
-
-def _load(source: Network | None, name: Any) -> Any:
-    flat = source is None or source.sparse or len(source.graph.input_shape) == 1
-    return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)
 
 
 def _version(family: Family, name: str | None) -> Network:

@@ -89,9 +89,11 @@ class Supernet(ElasticModel):
         if (link.name, precision) == (self.device, self.precision):
             return self
         module, subnets = moved(self.module, link), self.subnets.values()
-        return Supernet(
+        placed = Supernet(
             self.name, self.space, module, self.norm, subnets, self.scores, device=device, precision=precision
         )
+        placed.data_options = self.data_options
+        return placed
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         self._cancellation_check = check

@@ -66,7 +66,7 @@ class LastLayerSloNN(ElasticModel):
             return self
         front = self.features.model.on(device, precision)
         placed = LastLayerSloNN(self.name, Features(front, self.input_shape), self.head, self.front)
-        placed.device, placed.precision = front.device, front.precision
+        placed.device, placed.precision, placed.data_options = front.device, front.precision, self.data_options
         return placed
 
     def _checked(self, x: np.ndarray) -> np.ndarray:
