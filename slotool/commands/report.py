@@ -51,8 +51,8 @@ def report(
     Raises:
         ArgumentError: ``out`` is no name of an .html file.
         InputError: A path cannot be drawn, or there is nothing to draw.
-        TableError: A table is damaged.
-        ArtifactError: An artifact is damaged.
+        TableError: A table that ``paths`` names is damaged; damaged files in folders are skipped.
+        ArtifactError: An artifact that ``paths`` names is damaged.
         MissingPackageError: matplotlib is not installed.
     """
     from slotool.extras import require
@@ -67,17 +67,21 @@ def report(
     files = collect(paths_of(paths))
     with reporter_of(progress).progress("drawing") as steps:
         figures = write_report(files, page, title=title, force=force, progress=steps.advance)
-    return Report(page, page.stat().st_size, tuple(figures), tuple(files.unused))
+    return Report(page, page.stat().st_size, tuple(figures), tuple(files.unused), tuple(files.damaged))
 
 
 @result
 class Report(Result):
-    """Page ``out`` of ``size_bytes`` with its ``figures``; ``not_drawn``: paths without a plot, and what they are."""
+    """Page ``out`` of ``size_bytes`` with its ``figures``; ``not_drawn``: paths without a plot, and what they are.
+
+    ``damaged``: paths that cannot be read, and what is wrong with them.
+    """
 
     out: Path = listed("report")
     size_bytes: int = listed("bytes")
     figures: tuple[Figure, ...] = unlisted()
     not_drawn: tuple[tuple[Path, str], ...] = unlisted()
+    damaged: tuple[tuple[Path, str], ...] = unlisted()
 
     schema = "report"
     rows_key = "plots"
@@ -95,7 +99,7 @@ class Report(Result):
         return {
             **super().findings(),
             "figures": {name: value for figure in self.figures for name, value in figure.headlines},
-            "not_drawn": {str(path): name for path, name in self.not_drawn},
+            "not_drawn": {str(path): name for path, name in (*self.not_drawn, *self.damaged)},
         }
 
     def records(self) -> list[dict[str, Any]]:
@@ -113,6 +117,10 @@ class Report(Result):
     def shown(self) -> list[Part]:
         page = f"wrote {self.out} ({self.size_bytes / 1e6:.1f} MB, works offline)"
         return [self.table(), f"{page} and {len(self.figures)} PNG in {self.folder}"]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [f"{path} is skipped: {problem}" for path, problem in self.damaged]
 
     @property
     def notes(self) -> list[str]:

@@ -29,6 +29,8 @@ from slotool.workloads import ArrivalTable
 from slotool.workloads.requests import RequestLog
 
 PREDICTIONS_FILE = "predictions.parquet"
+# Damaged files that the error for nothing to draw names.
+MAX_NAMED = 3
 Kind = TypeVar("Kind")
 
 
@@ -36,12 +38,14 @@ Kind = TypeVar("Kind")
 class Collected:
     """Recognised files, each with its path as given or collected, in order.
 
-    ``read``: what can be drawn. ``unused``: recognised paths with nothing to draw, and their kinds.
+    ``read``: what can be drawn. ``unused``: recognised paths with nothing to draw, and their kinds. ``damaged``: paths
+    in folders that cannot be read, and what is wrong with them.
     """
 
     read: list[tuple[Path, Any]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     unused: list[tuple[Path, str]] = field(default_factory=list)
+    damaged: list[tuple[Path, str]] = field(default_factory=list)
 
     def of(self, kind: type[Kind]) -> list[tuple[Path, Kind]]:
         """Return the tables, rules or plans of a kind."""
@@ -51,8 +55,8 @@ class Collected:
 def collect(paths: Iterable[Path]) -> Collected:
     """Read every table, rule set, plan and artifact among ``paths``; folders are searched two levels deep.
 
-    A file that is named must be something known; in a folder others are passed over. Damage is an error either way:
-    raises ``TableError``, ``ArtifactError`` or ``InputError``, the last also when nothing is there to draw.
+    A file that is named must be something known and readable: raises ``TableError``, ``ArtifactError`` or
+    ``InputError``, the last also when nothing is there to draw. In a folder others are passed over.
     """
     collected = Collected()
     visited: set[Path] = set()
@@ -64,7 +68,14 @@ def collect(paths: Iterable[Path]) -> Collected:
             if candidate.resolve() in visited:
                 continue
             visited.add(candidate.resolve())
-            if not _take(candidate, collected) and candidate == path:
+            try:
+                known = _take(candidate, collected)
+            except (InputError, OSError) as error:
+                if candidate == path:
+                    raise
+                collected.damaged.append((candidate, str(error).removeprefix(f"{candidate}: ")))
+                continue
+            if not known and candidate == path:
                 raise InputError(
                     f"{path}: neither a table, a rule set, a plan nor an artifact that a report could draw"
                 )
@@ -73,6 +84,7 @@ def collect(paths: Iterable[Path]) -> Collected:
         raise InputError(
             f"{where}: nothing to draw; a report needs latency or outcome tables, request logs, rule sets, "
             "switching plans or a trained predictor"
+            + "".join(f"; {path} cannot be read: {problem}" for path, problem in collected.damaged[:MAX_NAMED])
         )
     return collected
 
@@ -283,7 +295,7 @@ def _tables(collected: Collected) -> Rows:
         for p, plan in collected.of(SwitchingPlan)
     ]
     rows += [_row(p, "request log", len(t), t.provenance) for p, t in collected.of(RequestLog)]
-    rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in collected.unused]
+    rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in (*collected.unused, *collected.damaged)]
     return Rows(("file", "what", "rows", "provenance"), tuple(rows))
 
 
