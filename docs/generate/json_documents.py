@@ -656,6 +656,8 @@ others          list            those of the other models apart
 out             text            plan written
 plan            object          the plan, as in the file
 timing          text            whether the load tests were stable or disturbed
+verdict         text?           that the rates are lower bounds
+decided         flag            false: other processes disturbed the load tests
 cores_busy_with_others number   cores that other processes kept busy meanwhile
 """,
     "gen-switching-plan-dry-run": """

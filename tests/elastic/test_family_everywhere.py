@@ -15,6 +15,7 @@ from slotool.planning import PlanSearch
 from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.scheduling.batching import read_profile
 from slotool.tables import LatencyTable, OutcomeTable
+from slotool.timing.interference import OtherWork
 from tests.conftest import Slotool
 from tests.elastic.text_models import text_network, texts
 
@@ -101,8 +102,12 @@ def test_a_switching_plan_needs_no_labels(slotool: Slotool, monkeypatch: pytest.
 
     monkeypatch.setattr(PlanSearch, "_served", served)
     pd.read_parquet("texts.parquet").drop(columns=["kind", "note"]).to_parquet("unlabelled.parquet")
-    done(slotool, "gen-switching-plan", "texts", *TABLES, "--deadline-ms", "100", "--by", "effective-accuracy",
-         "--configurations", "1x1", "--data", "unlabelled.parquet", *READ[2:], "-o", "plan.json")  # fmt: skip
+    command = ("gen-switching-plan", "texts", *TABLES, "--deadline-ms", "100", "--by", "effective-accuracy",
+               "--configurations", "1x1", "--data", "unlabelled.parquet", *READ[2:], "-o", "plan.json",
+               "--force")  # fmt: skip
+    for busy_cores, exit_code in ((0.0, 0), (1.5, 4)):
+        monkeypatch.setattr(OtherWork, "read", lambda _, cores=busy_cores: (1.0, cores))
+        assert slotool(*command).exit_code == exit_code
     assert (asked[0].y == -1).all()
     assert asked[0].x[:2].names == ("input_ids", "attention_mask")
     # Small is left out where noise made it the slower one.

@@ -45,7 +45,7 @@ def test_a_plan_is_measured_and_followed(slotool: Slotool, folder: Path) -> None
     out = folder / "plan.json"
     asked = ("-o", str(out), "--deadline-ms", "100", "--configurations", "1x1", "--duration", "500ms", "--json")
     result = slotool(*arguments(folder, *asked))
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == (0 if result.document["decided"] else 4), result.stderr
     plan = SwitchingPlan.load(out)
     assert json.loads(result.stdout)["plan"] == json.loads(out.read_text())
     assert plan.accuracy == {"full": pytest.approx(0.98)}

@@ -10,7 +10,7 @@ from slotool import devices
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
-from slotool.commands.result import Result, listed, output, result, unlisted
+from slotool.commands.result import Result, Verdict, listed, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.printable import duration
@@ -29,7 +29,7 @@ Configurations = Sequence[tuple[int, int]]
 
 
 @result
-class PlannedSwitching(Result):
+class PlannedSwitching(Verdict):
     """Plan for the best configuration, and ``plans`` for all tried; ``busy_cores``: cores taken by other processes."""
 
     plan: SwitchingPlan = unlisted()
@@ -51,13 +51,22 @@ class PlannedSwitching(Result):
 
     @property
     def _timing(self) -> str:
-        return state(self.busy_cores < QUIET_CORES)
+        return state(self.decided)
+
+    @property
+    def decided(self) -> bool:
+        return self.busy_cores < QUIET_CORES
+
+    @property
+    def verdict(self) -> str | None:
+        """Reason why the rates are lower bounds; None where nothing disturbed the load tests."""
+        if self.decided:
+            return None
+        return f"rates are lower bounds, {NOT_DECIDED}: other processes kept {self.busy_cores:.1f} cores busy"
 
     @property
     def warnings(self) -> list[str]:
-        if self.busy_cores < QUIET_CORES:
-            return []
-        return [f"rates are lower bounds, {NOT_DECIDED}: other processes kept {self.busy_cores:.1f} cores busy"]
+        return [self.verdict] if self.verdict else []
 
     def shown(self) -> list[Part]:
         from slotool.rules.switching import EFFECTIVE_ACCURACY
@@ -137,7 +146,8 @@ def gen_switching_plan(
 
     Load tests of real servers find the highest arrival rate at which each point keeps the deadline. With
     effective-accuracy, a point serves up to the load at which a less accurate one answers more requests correctly and
-    in time. ``slotool serve --policy switching --plan`` follows the plan.
+    in time. ``slotool serve --policy switching --plan`` follows the plan. Exit code 4: the rates are lower bounds, as
+    other work disturbed the machine (written).
 
     Source: Model-Switching, sections 3 and 4.
 
