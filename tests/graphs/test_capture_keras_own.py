@@ -9,6 +9,7 @@ import pytest
 
 import slotool
 from slotool.errors import GraphError
+from slotool.graphs.capture.sources import Source, captured
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +132,14 @@ def test_the_command_line_takes_functions_that_make_keras_models(slotool: Any, t
     assert [each["flops"] for each in done.document["graphs"]] == [2 * 6 * 4, 2 * 6 * 3]
     done = slotool("predict", "--keras", small, "--backend", "keras", "--json")
     assert done.exit_code == 0
-    for arguments, sentence in (
-        (["--torch", small, "--input-shape", "6"], f"a Keras model is captured by --keras {small}"),
+    for source, sentence in (
+        (Source("torch", small, (6,)), f"a Keras model is captured by --keras {small}"),
         (
-            ["--keras", f"{tmp_path}/keras_nets.py:of_torch"],
+            Source("keras", f"{tmp_path}/keras_nets.py:of_torch"),
             "makes no keras.Model, but something of type Linear: give it by --torch",
         ),
-        (["--keras", free], "is not built"),
+        (Source("keras", free), "is not built"),
     ):
-        done = slotool("capture", *arguments)
-        assert done.exit_code == 2
-        assert sentence in " ".join(done.stderr.split())
+        with pytest.raises(GraphError) as caught:
+            captured(source)
+        assert sentence in str(caught.value)

