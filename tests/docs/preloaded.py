@@ -36,9 +36,10 @@ PACKAGES = (
 MAX_FILES = 253
 COMMAND = Path(sys.executable).parent / "slotool"
 LAUNCH = f"exec {sys.executable} -IS {Path(__file__).with_name('launch.py')}"
-# In the code of a process in which a model is captured, and of one that measures, answers or sends requests: what these
-# import takes longer than what they do.
+# In the code of a process in which a model is captured, of one that reads a booster, and of one that measures, answers
+# or sends requests: what these import takes longer than what they do.
 CAPTURES = "from slotool.graphs.capture.worker import"
+READS = ".Booster(model_"
 WORKS = "runpy.run_module(sys.argv.pop(1)"
 # By what a page types; a script of the page's own runs in a fork too.
 LAUNCHERS = {
@@ -47,7 +48,7 @@ LAUNCHERS = {
 *.py\\ *) {LAUNCH} {{place}} "$@";;
 "-m slotool") shift 2; {LAUNCH} {{place}} {COMMAND} "$@";;
 "-P -c") case "$3 $4" in
-  *"{CAPTURES}"* | *"{WORKS}"*) shift; {LAUNCH} {{place}} "$@";;
+  *"{CAPTURES}"* | *"{WORKS}"* | *"{READS}"*) shift; {LAUNCH} {{place}} "$@";;
   *) exec {sys.executable} "$@";;
   esac;;
 *) exec {sys.executable} "$@";;
