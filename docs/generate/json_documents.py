@@ -762,7 +762,7 @@ priority        text?           of the requests, or shares by priority
 tolerances      text?           shares of the requests by tolerance
 requests        integer         requests sent
 answered        integer         requests answered
-target_rate_per_s number?       rate of the arrivals drawn
+drawn_rate_per_s number?        rate of the arrivals drawn
 achieved_rate_per_s number?     rate at which the client sent
 p50_s           number?         quantile of latency, seconds from when a request was due
 p90_s           number?         the same

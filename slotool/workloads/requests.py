@@ -116,13 +116,13 @@ class RequestLog(Table):
     def summary(self) -> dict[str, Any]:
         """Return the figures of a load test. Times in seconds, rates per second, quantiles of answered requests.
 
-        ``target_rate_per_s`` is what the drawn arrivals come to, ``achieved_rate_per_s`` what the client kept of it.
+        ``drawn_rate_per_s`` is what the drawn arrivals come to, ``achieved_rate_per_s`` what the client kept of it.
         """
         answered = int(self.answered.sum())
         return {
             "requests": len(self),
             "answered": answered,
-            "target_rate_per_s": _rate(self.rows["intended_s"]),
+            "drawn_rate_per_s": _rate(self.rows["intended_s"]),
             "achieved_rate_per_s": _rate(self.rows["sent_s"]),
             "p50_s": self.quantile_s(0.5),
             "p90_s": self.quantile_s(0.9),

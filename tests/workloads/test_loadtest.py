@@ -56,6 +56,10 @@ def test_real_examples_are_sent_and_every_figure_agrees_with_the_log(slotool: An
     assert 0.6 < document["accuracy_of_answered"] < 1.0, "the server's nearest-mean classifier, on real digits"
     assert document["effective_accuracy"] == pytest.approx((log.correct & log.in_time).mean())
     assert log.provenance["seed"] == 0
+    due = log.rows["intended_s"]
+    drawn = (len(log) - 1) / (due.max() - due.min())
+    assert (document["rate_per_s"], document["drawn_rate_per_s"]) == (100, pytest.approx(drawn))
+    assert drawn != pytest.approx(100)
 
 
 def test_slotools_own_index_lists_models_too(slotool: Any, server: Any, tmp_path: Path) -> None:
@@ -193,6 +197,7 @@ def test_rejections_are_counted_by_status_with_their_reason(slotool: Any, server
     run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 60, "--duration", 0.5)
     assert run.exit_code == 0, run.stderr
     assert "rejected with 503" in run.stdout
+    assert "60/s" in run.stdout
     log = RequestLog.load(out)
     assert set(log.rows["status"]) == {200, 503}
     assert not log.answered[log.rows["status"] == 503].any()

@@ -68,7 +68,7 @@ def test_summary(log: RequestLog) -> None:
     assert summary["p50_s"] == pytest.approx(0.09), "of the answered ones"
     assert summary["worst_s"] == pytest.approx(0.15)
     assert math.isnan(summary["p90_s"]), "three answers have no 90th percentile"
-    assert summary["target_rate_per_s"] == summary["achieved_rate_per_s"] == pytest.approx(1.0)
+    assert summary["drawn_rate_per_s"] == summary["achieved_rate_per_s"] == pytest.approx(1.0)
     assert summary["send_delay_max_s"] == pytest.approx(0.08)
     assert summary["deadline_s"] == pytest.approx(0.1)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A send delay above this share of the deadline (or of the median latency) distorts the result.
 NOTICEABLE_SEND_DELAY = 0.1
-# Below this share of the target rate the client could not keep up.
+# Below this share of the drawn rate the client could not keep up.
 ACHIEVED = 0.98
 
 
@@ -82,7 +82,7 @@ class LoadTest(Result):
     def shown(self) -> list[Part]:
         log, summary = self.log, self.summary
         title = f"{summary['requests']:,} requests to {log.provenance['subject']}"
-        figures = _figures(summary, self.target)
+        figures = _figures(summary, self.target, log.provenance.get("rate_per_s"))
         if (joules := self.energy_j_per_answer) is not None:
             figures.append(["energy per answer, of the whole machine", f"{joules:.3g} J"])
         shown: list[Part] = [table(title, ["figure", "value"], figures)]
@@ -112,9 +112,9 @@ class LoadTest(Result):
         p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]
         send_delay_s, share = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
         measure_s = summary["deadline_s"] or summary["p50_s"]
-        target, achieved = summary["target_rate_per_s"], summary["achieved_rate_per_s"]
-        if achieved < ACHIEVED * target:
-            sentences.append(f"the client achieved {achieved:.1f}/s of the target rate {target:.1f}/s")
+        drawn, achieved = summary["drawn_rate_per_s"], summary["achieved_rate_per_s"]
+        if achieved < ACHIEVED * drawn:
+            sentences.append(f"the client sent {achieved:.1f}/s of the {drawn:.1f}/s drawn")
         if send_delay_s > NOTICEABLE_SEND_DELAY * measure_s:
             sentences.append(
                 f"the client sent {share} {duration(send_delay_s)} late or more, which counts in the latencies below; "
@@ -195,7 +195,7 @@ _FAULTS = (
 )
 
 
-def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
+def _figures(summary: dict[str, Any], target: float | None, requested_per_s: float | None) -> list[list[str]]:
     def time(name: str) -> str:
         return "– (too few answers)" if math.isnan(summary[name]) else duration(summary[name])
 
@@ -204,10 +204,12 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
     met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
     verdict = "" if target is None else f" (target {target:.2%})"
     late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
-    achieved, target_rate = (
+    drawn, sent = (
         "all at once" if math.isnan(summary[name]) else f"{summary[name]:.1f}/s"
-        for name in ("achieved_rate_per_s", "target_rate_per_s")
+        for name in ("drawn_rate_per_s", "achieved_rate_per_s")
     )
+    rates = [] if requested_per_s is None else [f"{requested_per_s:g}/s requested"]
+    rates += [f"{drawn} drawn and sent"] if drawn == sent else [f"{drawn} drawn", f"{sent} sent"]
     return [
         [f"p50 latency{of_answered}", time("p50_s")],
         [f"p90 latency{of_answered}", time("p90_s")],
@@ -215,6 +217,6 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
         ["effective accuracy", _accuracy(summary["effective_accuracy"])],
         ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
-        ["rate, as targeted", achieved] if achieved == target_rate else ["rate", f"{achieved} of {target_rate}"],
+        ["rate", ", ".join(rates)],
         ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
     ]

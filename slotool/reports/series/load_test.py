@@ -100,9 +100,9 @@ def _caption(summary: dict[str, float], unanswered: int) -> str:
 
 
 def _rate(summary: dict[str, float], unit: str = "") -> str:
-    """Return the text of the planned rate; a burst at one instant has none."""
-    target = summary["target_rate_per_s"]
-    return "one instant" if np.isnan(target) else f"{target:.0f}{unit}/s"
+    """Return the text of the drawn rate; a burst at one instant has none."""
+    drawn = summary["drawn_rate_per_s"]
+    return "one instant" if np.isnan(drawn) else f"{drawn:.0f}{unit}/s"
 
 
 def _headlines(name: str, summary: dict[str, float]) -> tuple[tuple[str, str], ...]:
