@@ -15,7 +15,17 @@ import slotool as library
 from slotool.errors import ArgumentError
 from slotool.rules import RuleSet
 from slotool.scheduling import by_demand
-from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+from tests.serving.live_server import (
+    HTTP,
+    POINTS,
+    LiveServer,
+    ThreeLinear,
+    live_server,
+    served,
+    space,
+    tier_rules,
+    until,
+)
 
 CLASSES = 4
 X = np.random.default_rng(3).random((400, 6)).astype(np.float32)
@@ -47,6 +57,26 @@ def test_accuracy_is_of_what_was_labelled_and_effective_accuracy_of_all(live: Li
         HTTP.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Min-Accuracy": "1"})
     told = HTTP.get(f"{live.url}/v2/models/three/feedback").json()
     assert told["effective_accuracy"] == pytest.approx(0.75 * 8 / 10)
+
+
+def test_errors_of_clients_leave_effective_accuracy_alone(live: LiveServer) -> None:
+    answer = compute(live, 0)
+    assert label(live, answer["request"], answer["label"]).json()["effective_accuracy"] == 1.0
+    for path, content in (("compute", b"no array"), ("v2/models/three/infer", b"{"), ("v2/models/none/infer", b"{}")):
+        assert HTTP.post(f"{live.url}/{path}", content=content).status_code in (400, 404)
+    model = live.models["three"]
+    assert isinstance(model, ThreeLinear)
+    model.sleep_s, calls = dict.fromkeys(POINTS, 0.4), len(model.calls)
+    with live.connect() as patient, live.connect() as leaving:
+        request = (
+            f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {X[0].nbytes}\r\n\r\n".encode() + X[0].tobytes()
+        )
+        patient.sendall(request)
+        until(lambda: len(model.calls) > calls)
+        leaving.sendall(request)
+    until(lambda: live.count("slotool_drops_total", model="three", cause="client-gone"))
+    assert live.count("slotool_drops_total", model="three", cause="bad-request") == 2
+    assert HTTP.get(f"{live.url}/v2/models/three/feedback").json()["effective_accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -234,7 +234,6 @@ class Accounts:
     def rejected(self, request: Request, now_us: float) -> None:
         """Count a rejection by the router; ``dropped`` counts its cause."""
         self._statistics[request.served.name].rejected(now_us - request.arrival_us)
-        self._feedback[request.served.name].rejected()
 
     def dropped(self, model: str, cause: str) -> None:
         """Count a request that ends without an answer, whatever model it names."""
@@ -260,6 +259,8 @@ class Accounts:
             self._count(name, point, answers)
         for (model, cause), count in self._dropped.items():
             self._metrics.dropped(model if model in self._statistics else "", cause, count)
+            if model in self._feedback and cause not in CLIENTS_OWN:
+                self._feedback[model].rejected(count)
             for live in (self._live, *filter(None, [self._live_of.get(model)])):
                 live.dropped(cause, count)
         self._dropped.clear()

@@ -232,7 +232,8 @@ class Feedback:
     """Answers of a served model that wait for their labels, and the figures of labelled ones.
 
     A label is compared with its answer: effective accuracy is the share of labelled answers that were right and in
-    time, times the share of all requests that were answered (model-switching, §2). Where rules serve, every version
+    time, times the share of requests that were answered (model-switching, §2), without those that failed by the
+    client's fault. Where rules serve, every version
     that they consult answers each labelled input too, so that all labels count for each certificate (``Guarantees``).
     """
 
@@ -286,9 +287,9 @@ class Feedback:
                 self._unknown_groups[name] += groups[name]
         return new
 
-    def rejected(self) -> None:
-        """Count a request without an answer."""
-        self._rejected += 1
+    def rejected(self, count: int) -> None:
+        """Count requests without an answer, except those that failed by the client's fault."""
+        self._rejected += count
 
     def label(
         self,
