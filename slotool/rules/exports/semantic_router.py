@@ -53,8 +53,8 @@ def _recipe(rules: RuleSet, rule: Rule) -> dict[str, Any]:
             decision["algorithm"] = {"type": "confidence", "confidence": {**confidence, "on_error": "skip"}}
         return decision
     raise InputError(
-        f"tier {rule.id}: vLLM's semantic router knows one threshold for all versions and the last answer, as no tier "
-        "up to this one has; make rules with --policies osfa,cascade and a tier that the best version serves"
+        f"tier {rule.id}: vLLM's semantic router compares one threshold with the confidence of every version and sends "
+        "the last answer, as no tier up to this one does; make rules of one version a tier with --policies osfa"
     )
 
 
