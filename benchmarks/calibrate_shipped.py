@@ -3,9 +3,8 @@
 ``models/predictor-torch``: kinds of random networks are held out in turn, and the graph network trained without each,
 for 30 epochs and once. ``models/predictor``: adapted to the Keras applications in TensorFlow, its errors are on each of
 them left out. Nothing is chosen by the coverage that is printed. ``--write`` puts the artifacts back; takes some 20
-minutes of a core. ``--only architectures``: ``models/predictor-architectures`` instead, in two minutes, as
-``train-predictor`` calibrates it. ``--only floors``: what networks take at the least, by the labels that each of the
-three learnt from, in seconds; nothing else changes.
+minutes of a core. ``--only architectures``: ``models/predictor-architectures`` instead, trained
+and calibrated anew in two minutes, as ``train-predictor`` does.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs.store import read_graphs
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.features.domain import Domain
-from slotool.predictors.labels import LabelledSet, join_labels
+from slotool.predictors.labels import LabelledSet, Setting, join_labels
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.solo.graph_network import GraphNetworkPredictor
+from slotool.predictors.solo.operator_costs import OperatorCostPredictor
 from slotool.predictors.splits import RowSplit, paper_split
 from slotool.predictors.trained.artifact import (
     COLOCATED,
@@ -35,7 +35,6 @@ from slotool.predictors.trained.artifact import (
     SOLO_LATENCIES,
     TrainedPredictor,
 )
-from slotool.predictors.trained.bounds import Floor
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
 from slotool.predictors.transfer.adaptation import adapt_and_score
 from slotool.tables import LatencyTable
@@ -99,14 +98,16 @@ def write(name: str, trained: TrainedPredictor, scores: dict[str, Any], table: P
     """Put the artifact back with this predictor of networks alone, its scores and held-out predictions; all else in it
     stays."""
     path = MODELS / name
-    old, opened = open_artifact(path), PredictorArtifact.load(str(path))
+    old = open_artifact(path)
     files = [file for file in old.manifest["files"] if file.startswith(COLOCATED) and file.endswith("-scores.json")]
     with create_artifact(path, KIND, config=old.manifest["config"], seed=old.manifest["seed"], force=True) as to:
         trained.write(to)
         to.write_json(SCORES, scores)
         if table is not None:
             to.write_table(PREDICTIONS, table)
-        if opened.colocated is not None:
+        if COLOCATED_PREDICTIONS in old.manifest["files"]:
+            opened = PredictorArtifact.load(str(path))
+            assert opened.colocated is not None
             replace(opened.colocated, facts=trained.facts).write(to, COLOCATED)
             to.write_json(SOLO_LATENCIES, dict(opened.solo_s))
             to.write_table(COLOCATED_PREDICTIONS, PredictionsTable.load(old.file(COLOCATED_PREDICTIONS)))
@@ -119,58 +120,27 @@ def write_scored(name: str, trained: TrainedPredictor, labelled: LabelledSet[Any
     """Put it back with scores of these intervals on the test set."""
     table = trained.held_out(labelled, split.test)
     scores = open_artifact(MODELS / name).json(SCORES)
-    scores["predictors"][trained.predictor.name] |= {**table.scores(), "by_kind": table.scores_by_kind()}
+    scored = {"dev_mae_s": trained.dev_mae_s, **table.scores(), "by_kind": table.scores_by_kind()}
+    scores["predictors"][trained.predictor.name] |= scored
     write(name, trained, scores, table)
 
 
 def of_architectures(keep: bool) -> None:
-    labelled, old = architectures(), TrainedPredictor.load(str(MODELS / "predictor-architectures"))
-    split = paper_split(labelled.kinds, 0)
-    own = partial(print, flush=True)
-    trained = old.calibrated(labelled, split, seed=0, progress=own)
+    labelled, stored = architectures(), open_artifact(MODELS / "predictor-architectures").json("predictor.json")
+    split, own = paper_split(labelled.kinds, 0), partial(print, flush=True)
+    anew: TrainedPredictor[Any] = TrainedPredictor.train(OperatorCostPredictor(), labelled, split, seed=0, progress=own)
+    trained = replace(anew, facts=stored["machine_facts"], setting=Setting.from_document(stored["setting"]))
+    trained = trained.calibrated(labelled, split, seed=0, progress=own)
     tell("predictor-architectures, random networks held out", trained, labelled, split.test)
     if keep:
         write_scored("predictor-architectures", trained, labelled, split)
 
 
-def floors(keep: bool) -> None:
-    """As ``TrainedPredictor.train`` finds them, and adapting then: with their predictors left as they are."""
-    learnt = {"predictor-torch": random_networks(), "predictor-architectures": architectures()}
-    figures: dict[str, Floor] = {}
-    for name, labelled in learnt.items():
-        split = paper_split(labelled.kinds, 0)
-        figures[name] = Floor.of(*labelled.take(split.train))
-        of_floor(name, figures[name], labelled, split.test, keep)
-    here = applications("keras")
-    rows = np.arange(len(here))
-    of_floor("predictor", figures["predictor-torch"].adapted(here.take(rows)), here, rows, keep)
-
-
-def of_floor(name: str, floor: Floor, labelled: LabelledSet[Any], rows: np.ndarray, keep: bool) -> None:
-    """What the floor is, how many of these rows it raises, and their error without and with it."""
-    artifact = open_artifact(MODELS / name)
-    old = TrainedPredictor.load(str(MODELS / name))
-    trained = replace(old, floor=floor, facts=old.facts or artifact.manifest["machine"])
-    graphs, latency_s = labelled.take(rows)
-    before, after = (each.predict(graphs).latency_s for each in (old, trained))
-    errors = [f"{np.mean(np.abs(each / latency_s - 1)):.2%}" for each in (before, after)]
-    least = ", ".join(f"{taken} {1e6 * seconds:.3g} µs" for taken, seconds in floor.min_operator_s.items())
-    print(
-        f"{name}: an operator takes at least: {least}; raises {np.sum(after != before)} of {len(rows)}, MAPE {errors}"
-    )
-    if keep:
-        table = PredictionsTable.load(artifact.file(PREDICTIONS)) if PREDICTIONS in artifact.manifest["files"] else None
-        write(name, trained, artifact.json(SCORES), table)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--only", choices=("architectures", "floors"))
+    parser.add_argument("--only", choices=("architectures",))
     wanted = parser.parse_args()
-    if wanted.only == "floors":
-        floors(wanted.write)
-        return
     if wanted.only:
         of_architectures(wanted.write)
         return

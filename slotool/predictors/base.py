@@ -97,11 +97,6 @@ class Predictor(Estimator[Asked]):
         latency_s = self.predict(graphs)
         return latency_s, np.ones(len(latency_s))
 
-    @property
-    def min_operator_s(self) -> float:
-        """Smallest seconds per operator in any label, whatever the network's input; 0 if unknown."""
-        return 0.0
-
     def surrogate(self) -> Predictor[Asked]:
         """Return an untrained, cheaper predictor for cross-validation, which errs as much as this one or more."""
         return type(self)()

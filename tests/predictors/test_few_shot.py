@@ -434,28 +434,3 @@ def test_rows_of_one_network_that_disagree_and_labels_all_the_same_are_one_sente
     done = slotool("adapt-predictor", folder / "base", tmp_path / "same.parquet", *rest, tmp_path / "b")
     assert done.stderr.count("all 6 labels are 1 ms, whatever the network") == 1
     assert done.stderr.count("warning:") == 2  # and that graphs have no label
-
-
-def test_no_answer_is_less_than_operators_take_in_any_label(slotool, folder: Path, tmp_path: Path) -> None:
-    """Ten labels of the networks whose operators are largest, a hundredth of what the base predicts."""
-    operators = np.array([len(graph.operators) for graph in GRAPHS])
-    largest = np.argsort(HERE_S / operators)[-10:]
-    min_s = 0.01 * np.min(HERE_S[largest] / operators[largest]) * operators
-    rows = [{"subject": GRAPHS[i].id, "samples_s": np.full(5, 0.01 * HERE_S[i]), "backend": "fast"} for i in largest]
-    LatencyTable.of(rows).save(tmp_path / "fast.parquet")
-    graphs = folder / "graphs.parquet"
-    done = slotool("adapt-predictor", folder / "base", tmp_path / "fast.parquet", "-g", graphs, "-o", tmp_path / "a")
-    assert done.exit_code == 0, done.stderr
-    found = slotool("predict", tmp_path / "a", "--graph", graphs, "--json").document["predictions"]
-    latency_s = np.array([row["latency_s"] for row in found])
-    raised = np.array(["raised to the least measured" in (row["no_interval"] or "") for row in found])
-    assert 0 < raised.sum() < len(GRAPHS) - len(largest)
-    assert latency_s[raised] == pytest.approx(min_s[raised])
-    assert np.all(latency_s > 0.49 * min_s)
-    # One made before there was a floor answers as it did.
-    before = replace(TrainedPredictor.load(str(tmp_path / "a")), floor=None)
-    with create_artifact(tmp_path / "before", "predictor", config={}) as writer:
-        before.write(writer)
-    again = TrainedPredictor.load(str(tmp_path / "before")).predict(GRAPHS)
-    assert again.latency_s[~raised] == pytest.approx(latency_s[~raised])
-    assert np.all(again.latency_s[raised] < 0.5 * min_s[raised])

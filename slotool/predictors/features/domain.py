@@ -159,7 +159,7 @@ class Domain:
         largest: log1p of FLOPs, weights and outputs of the largest operator of each type, float64 [types, 3].
         totals: Log of the smallest and largest of ``SIZE_TOTALS``, float64 [2, 4].
         forms: Element types, and compiled or not.
-        inputs: Kinds of inputs (``inputs_of``), beyond which no interval is given; empty in files of earlier versions.
+        inputs: Kinds of inputs (``inputs_of``), beyond which no interval is given; empty if unknown.
         like: Largest ``Distance.vector`` of networks that count as like these, float64 [4]; None if none do.
     """
 
@@ -278,7 +278,7 @@ class Domain:
         """Restore from ``document`` and ``tensors``. Raises ``InputError`` where they do not fit each other."""
         shares, largest, totals = (tensors[f"domain.{name}"] for name in ("shares", "largest", "totals"))
         types, forms = (strict_json.convert(document[name], list[str]) for name in ("types", "forms"))
-        inputs = strict_json.convert(document.get("inputs", []), list[str])
+        inputs = strict_json.convert(document["inputs"], list[str])
         width, like = len(types), None
         if document["like"] is not None:
             like = np.array(strict_json.convert(document["like"], list[float]), dtype=np.float64)

@@ -79,7 +79,7 @@ class SettingsModel:
     networks without labels, where such a function has no data; the function learns the rest of the latency.
 
     ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``WORK``, S]; ``min_operator_s`` [S]: the smallest
-    seconds per operator of a labelled network, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are the encoded
+    seconds per operator of a labelled network. ``known`` float32 [n, ``FEATURES``] are the encoded
     training networks; ``log_s`` float64 [n, S] their labels, log(seconds), NaN where there is none; ``weights`` float64
     [n, S] their weights in each function, 0 where there is no label; ``level`` and ``variance`` float64 [S].
     """
@@ -215,8 +215,7 @@ class SettingsModel:
             raise InputError(f"the weights of {len(encoded)} networks do not fit the {len(settings)} settings")
         log_s = np.where(labelled, tensors["log_s"], np.nan)
         encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
-        # Models of earlier versions have none.
-        min_operator_s = tensors.get("min_operator_s", np.zeros(len(settings)))
+        min_operator_s = tensors["min_operator_s"]
         if min_operator_s.shape != (len(settings),):
             raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
         levels = (tensors["level"], tensors["variance"])

@@ -13,10 +13,13 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
-from slotool.predictors.settings.model import Encoded, SettingsModel
+from slotool.predictors.settings.model import OPERATORS, Encoded, SettingsModel
 from slotool.predictors.settings.sheets import device_errors
 from slotool.predictors.trained.residuals import Residuals
 
+# Predictions are at least this share of the smallest time per operator in any label, as a function extrapolated to tiny
+# networks would answer nanoseconds; smaller differences may be ordinary errors.
+CLEARLY_BELOW = 0.5
 # Limit of what devices by their sheets are off, in log, where labels agree with sheets exactly.
 MIN_SPREAD = 1e-6
 
@@ -82,15 +85,12 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         networks = self._learnt.features(graphs)
         return self._answer_s(networks), np.hypot(self._learnt.spread(networks, self.chosen), self.device_spread)
 
-    @property
-    def min_operator_s(self) -> float:
-        """Smallest seconds per operator in any label of the chosen setting."""
-        return float(self._learnt.min_operator_s[self.chosen] * np.exp(self.log_factor))
-
     def _answer_s(self, networks: Encoded) -> np.ndarray:
         # Labels of a network elsewhere are nearer to it than what all labels say of it.
         answers = self._learnt.labels_or_answers if self.log_factor else self._learnt.answer
-        return np.asarray(np.exp(answers(networks)[:, self.chosen] + self.log_factor))
+        answer_s = np.exp(answers(networks)[:, self.chosen])
+        min_s = self._learnt.min_operator_s[self.chosen] * networks.work[:, OPERATORS]
+        return np.asarray(np.maximum(answer_s, CLEARLY_BELOW * min_s) * np.exp(self.log_factor))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._learnt.state()
@@ -104,8 +104,6 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         if not 0 <= chosen < len(model.settings):
             raise InputError(f"setting {chosen} is none of the predictor's {len(model.settings)}")
         restored, residuals = cls(model, chosen), document["residuals"]["known"]
-        if "labels.at" in tensors:
-            raise InputError("the predictor holds labels of an earlier way to adapt: adapt its base again")
         if residuals and len(residuals) != len(model.settings):
             raise InputError(
                 f"there are residuals of {len(residuals)} of the predictor's {len(model.settings)} settings"

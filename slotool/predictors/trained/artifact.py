@@ -21,7 +21,7 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
-from slotool.predictors.trained.bounds import Bounds, Floor, raised
+from slotool.predictors.trained.bounds import Bounds
 from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
 from slotool.predictors.trained.residuals import MAX_RESIDUAL, Residuals
 from slotool.tables import LatencyTable
@@ -135,7 +135,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
     depth, by the other rows, whose errors are therefore too small.
 
     Co-locations have ``bounds`` in place of ``domain``: those within count as like the training set, others get no
-    interval. ``floor``: lower limit that predictions are raised to; None for co-locations and in earlier artifacts.
+    interval.
     """
 
     predictor: Predictor[Asked]
@@ -143,7 +143,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
     bounds: Bounds | None = None
     domain: Domain | None = None
     calibration: Calibration | None = None
-    floor: Floor | None = None
 
     @classmethod
     def train(
@@ -177,7 +176,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
         if labelled.solo_s:
             return replace(trained, bounds=Bounds.of(cast("Sequence[Colocation]", graphs), latency_s))
         networks, unseen = (cast("Sequence[OperatorGraph]", some) for some in (graphs, unseen_graphs))
-        return replace(trained, domain=Domain.of(networks).with_like(unseen), floor=Floor.of(networks, latency_s))
+        return replace(trained, domain=Domain.of(networks).with_like(unseen))
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
         networks: Sequence[OperatorGraph] = ()
@@ -210,10 +209,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
             outside = [each.sentence() if far else None for each, far in zip(distances, beyond, strict=True)]
             unknown = None if self.bounds_other_kinds else NOT_CALIBRATED
             why = [(each.too_far() or unknown) if far else None for each, far in zip(distances, beyond, strict=True)]
-            limits = np.zeros(len(graphs)) if self.floor is None else self.floor.of_networks(networks)
-            limits = np.maximum(limits, self.predictor.min_operator_s)
-            latency_s, why_raised = raised(networks, latency_s, limits)
-            why = ["; ".join(filter(None, reasons)) or None for reasons in zip(why_raised, why, strict=True)]
         valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency_s,
@@ -275,7 +270,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
             "calibration": None if self.calibration is None else self.calibration.document(),
             "machine_facts": None if self.facts is None else dict(self.facts),
             "dev_mae_s": self.dev_mae_s,
-            "min_operator_s": None if self.floor is None else self.floor.document(),
             "state": state,
         }
         writer.write_json(f"{part}.json", document)
@@ -303,23 +297,16 @@ class TrainedPredictor(SettingPredictor[Asked]):
             )
         package = _maybe(lambda text: strict_json.convert(text, str), document.get("package"))
         kind = predictor_class(document["name"], colocated=part == COLOCATED, package=package)
-        floor = _maybe(Floor.from_document, document.get("min_operator_s"))
-        domain = dict(document["domain"]) if part == SOLO else None
-        if domain is not None and floor is not None:
-            # Files of earlier versions have no inputs in their domain.
-            domain["inputs"] = domain.get("inputs") or sorted(floor.min_operator_s)
         tensors = artifact.weights(f"{part}.safetensors")
         return cls(
             predictor=kind.from_state(tensors, document["state"]),
-            # Files of earlier versions hold bounds of networks too.
-            bounds=Bounds.from_document(document["bounds"]) if part == COLOCATED else None,
+            bounds=_maybe(Bounds.from_document, document["bounds"]),
             residuals=_maybe(Residuals.from_document, document["residuals"]),
             setting=Setting.from_document(document["setting"]),
             dev_mae_s=float(document["dev_mae_s"]),
-            domain=_maybe(lambda stored: Domain.from_state(stored, tensors), domain),
+            domain=_maybe(lambda stored: Domain.from_state(stored, tensors), document["domain"]),
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
             facts=_maybe(lambda stored: strict_json.convert(stored, dict[str, Any]), document.get("machine_facts")),
-            floor=floor,
         )
 
 

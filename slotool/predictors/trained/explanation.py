@@ -39,7 +39,7 @@ class Explanation:
     ) -> Explanation:
         """Explain the prediction for ``graph`` by a predictor of batches of ``batch_size``.
 
-        ``answer_s``: the latency to explain, where it differs from the prediction, as after raising it to a limit.
+        ``answer_s``: the latency to explain, where it is of another batch size than the prediction.
         """
         predicted_s = float(predictor.predict([graph])[0])
         latency_s = predicted_s if answer_s is None else answer_s
@@ -91,8 +91,8 @@ class BatchScaledPredictor(TrainedPredictor[OperatorGraph]):
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
         predictions = super().predict(graphs, unsure)
         latency_s = []
-        for graph, answer_s in zip(graphs, predictions.latency_s.tolist(), strict=True):
-            explanation = Explanation.of(self.predictor, graph, self.learnt, answer_s)
+        for graph in graphs:
+            explanation = Explanation.of(self.predictor, graph, self.learnt)
             shares = batch_cost_s(graph, 0) / np.maximum(batch_cost_s(graph, self.learnt), explanation.seconds)
             factors = 1.0 + (1.0 - shares) * (self.setting.batch_size / self.learnt - 1.0)
             latency_s.append(float(explanation.seconds @ factors) + explanation.call_s)

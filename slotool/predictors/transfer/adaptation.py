@@ -20,7 +20,6 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
 from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
-from slotool.predictors.trained.bounds import Floor
 from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals, propose
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
 from slotool.predictors.transfer.odd_labels import (
@@ -139,11 +138,6 @@ def adapt(
     predictor = AdaptedPredictor.of(base, labelled.setting)
     predictor.fit(Examples(graphs, latency_s))
     held_out = hold_out(predictor.labels.networks, predictor.labels.log_s, folds_of(len(graphs), seed))
-    learnt = base.predictor
-    floor = base.floor
-    if isinstance(learnt, SettingsPredictor) and learnt.model is not None:
-        inputs, shortest_s = () if base.domain is None else base.domain.inputs, float(learnt.model.min_operator_s.min())
-        floor = Floor(dict.fromkeys(inputs, shortest_s)) if shortest_s > 0 else None
     trained = TrainedPredictor(
         predictor=predictor,
         residuals=held_out_residuals(held_out.log_errors[ADAPTED], held_out.deviation),
@@ -151,7 +145,6 @@ def adapt(
         dev_mae_s=float(np.mean(np.abs(np.expm1(held_out.log_errors[ADAPTED])) * latency_s)),
         domain=Domain.of(graphs) if base.domain is None else base.domain.wider(graphs),
         facts=facts_of(labelled.setting),
-        floor=None if floor is None else floor.adapted(Examples(graphs, latency_s)),
     )
     return trained, held_out
 

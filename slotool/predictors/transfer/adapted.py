@@ -132,9 +132,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         shapes = (tensors["costs"].shape, tensors["terms"].shape, tensors["log_answers"].shape[:1])
         if shapes != ((count, len(columns)), (count, 3), (count,)):
             raise InputError(f"the facts of labelled networks do not fit the {count} labels")
-        # Predictors written before the element type was stored were adapted to float32 networks.
-        value_bytes = tensors.get("value_bytes", np.full(count, 4.0))
-        networks = Networks(costs, tensors["terms"], tensors["log_answers"], value_bytes)
+        networks = Networks(costs, tensors["terms"], tensors["log_answers"], tensors["value_bytes"])
         restored.labels = FewLabels(networks, tensors["log_s"])
         return restored
 
