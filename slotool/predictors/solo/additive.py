@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ import numpy as np
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.encodings import OperatorArrays, lane_padding
+from slotool.graphs.encodings import OperatorArrays
 from slotool.predictors.base import NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
 from slotool.predictors.features.network_features import relative_prices
 
@@ -73,25 +72,7 @@ class AdditivePredictor(Predictor[OperatorGraph]):
 
 def _costs(operators: OperatorArrays) -> tuple[np.ndarray, ...]:
     """Return ``ADDITIVE_TERMS`` of each operator for one example, float64 [n] each."""
-    distinct = operators.distinct
-    flops, weights, weight_bytes, output_bytes, values, channels = (
-        operators.each(numbers)
-        for numbers in (
-            [operator.flops for operator in distinct],
-            [operator.weights for operator in distinct],
-            [operator.weight_bytes for operator in distinct],
-            [operator.output_bytes for operator in distinct],
-            [math.prod(operator.shape) for operator in distinct],
-            [operator.shape[0] if operator.shape else 1 for operator in distinct],
-        )
-    )
-    source, target = operators.edges
-    # Edges of an operator stand side by side, in the order of its inputs.
-    firsts = np.flatnonzero(np.diff(target, prepend=-1))
-    padding = np.ones(len(flops))
-    padding[target[firsts]] = lane_padding(channels[source[firsts]]) * lane_padding(channels[target[firsts]])
-    moved = 4.0 * np.bincount(target, values[source], len(flops)) + output_bytes
+    flops, padded, weights, read, written = operators.measures[:, :5].T
     first, second = CACHE_TIERS
-    tiers = np.minimum(weight_bytes, first), np.clip(weight_bytes - first, 0, second - first)
-    padded = np.where(weights > 0, padding, 1.0) * flops
-    return np.ones(len(flops)), flops, padded, moved, *tiers, weight_bytes - tiers[0] - tiers[1]
+    tiers = np.minimum(weights, first), np.clip(weights - first, 0, second - first)
+    return np.ones(len(flops)), flops, padded, read + written, *tiers, weights - tiers[0] - tiers[1]
