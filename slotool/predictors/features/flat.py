@@ -103,21 +103,17 @@ class FlatFeatures:
         return np.hstack(blocks)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return tensors and a JSON document; for networks alone the tensors have no prefix."""
-        document = {"encoding": self.encoding.state(), "weight_scale": self.weight_scale}
-        if self.places[0].directions is None:
-            return self.places[0].tensors(), document
-        tensors = {
-            f"places.{i}.{name}": t for i, place in enumerate(self.places) for name, t in place.tensors().items()
-        }
-        return tensors, {**document, "places": len(self.places)}
+        """Return tensors and a JSON document."""
+        document = {"encoding": self.encoding.state(), "weight_scale": self.weight_scale, "places": len(self.places)}
+        places = enumerate(self.places)
+        return {f"places.{i}.{name}": t for i, place in places for name, t in place.tensors().items()}, document
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        alone = "places" not in document
-        names = ["columns_used", "mean", "deviation"] if alone else ["columns_used", "mean", "deviation", "directions"]
-        prefixes = [""] if alone else [f"places.{i}." for i in range(int(document["places"]))]
-        places = [Standardization(*(tensors[prefix + name] for name in names)) for prefix in prefixes]
+        places = []
+        for prefix in (f"places.{i}." for i in range(int(document["places"]))):
+            stored = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            places.append(Standardization(**stored))
         return cls(FlatEncoding.from_state(document["encoding"]), document["weight_scale"], tuple(places))
 
 
