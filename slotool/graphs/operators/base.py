@@ -136,9 +136,6 @@ class OperatorType:
     is_product: ClassVar[bool] = False
     # Axis of the features, 0 or -1; None: channels of an image, the last axis of all else (``channel_axis``).
     feature_axis: ClassVar[int | None] = None
-    # Order in which torch reads and writes values: "image" keeps channels last, "values" keeps any order, "rows" reads
-    # row by row; "" for all else.
-    layout: ClassVar[str] = ""
     # False if its output is a view, which takes no memory.
     has_memory: ClassVar[bool] = True
     # True if whole numbers of its inputs are in its output as they are.

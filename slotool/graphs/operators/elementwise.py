@@ -30,7 +30,6 @@ class Rescaling(OperatorType):
     """A product with a constant. A graph holds structure and cost, no constants, so any number stands for it."""
 
     flops_per_value = 1
-    layout = "values"
     onnx_type = FLOAT
 
     def torch(self, operator: Operator, device: str) -> TensorFunction:
@@ -51,7 +50,6 @@ def rescaled(writer: Writer, value: str) -> str:
 
 class ReLU(OperatorType):
     flops_per_value = 1
-    layout = "values"
 
     def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.ReLU()
@@ -93,7 +91,6 @@ class Softmax(OperatorType):
     attributes = {"axis": None}
     captured = {"keras.Softmax": lambda call: {"axis": call.axes()[0]}}
     flops_per_value = 1
-    layout = "rows"
     onnx_type = FLOAT
     settle = staticmethod(settle_channel_axis)
 
@@ -141,7 +138,6 @@ class Activation(OperatorType):
 
     attributes = {"activation": REQUIRED}
     flops_per_value = 1
-    layout = "values"
 
     def torch(self, operator: Operator, device: str) -> TensorFunction:
         return nn.Identity()
@@ -162,7 +158,6 @@ class _Combination(OperatorType, abstract=True):
     """Combination of two inputs or more, with axes of size one broadcast."""
 
     inputs = None
-    layout = "values"
     torch_name: ClassVar[str]
     keras_name: ClassVar[str]
 
@@ -289,7 +284,6 @@ class Elementwise(OperatorType):
 
     attributes = {"function": REQUIRED}
     inputs = None
-    layout = "values"
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         if attributes["function"] not in FUNCTIONS:

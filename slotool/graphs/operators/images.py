@@ -64,7 +64,6 @@ class _Margins(OperatorType, abstract=True):
 
 class ZeroPadding2D(_Margins):
     attributes = {"padding": REQUIRED}
-    layout = "image"
     sign = 1
 
     def onnx(self, writer: Writer, operator: Operator, values: Sequence[str]) -> str:

@@ -48,7 +48,6 @@ class Dense(OperatorType):
     attributes = {"units": REQUIRED, "bias": True, "activation": None}
     is_product = True
     feature_axis = -1
-    layout = "rows"
     onnx_type = FLOAT
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -90,7 +89,6 @@ class MatMul(OperatorType):
     inputs = 2
     is_product = True
     feature_axis = -1
-    layout = "rows"
     onnx_type = FLOAT
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:

@@ -40,7 +40,6 @@ _TORCH_PAD_MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular
 
 
 class Flatten(OperatorType):
-    layout = "rows"
     passes_numbers = True
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -58,7 +57,6 @@ class Flatten(OperatorType):
 
 class Reshape(OperatorType):
     attributes = {"shape": REQUIRED}
-    layout = "rows"
     passes_numbers = True
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -190,7 +188,6 @@ class Expand(OperatorType):
 class Copy(OperatorType):
     """Copy of values in order, for a view that cannot stay one."""
 
-    layout = "rows"
     passes_numbers = True
 
     def torch(self, operator: Operator, device: str) -> TensorFunction:

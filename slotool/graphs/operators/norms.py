@@ -68,7 +68,6 @@ class BatchNormalization(_Norm):
     """Moving mean and variance are counted as weights, as Keras counts them."""
 
     attributes = {**_Norm.attributes, "axis": None}
-    layout = "values"
     settle = staticmethod(settle_channel_axis)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -101,7 +100,6 @@ class LayerNormalization(_Norm):
     """Per value: one FLOP for the mean, three for the variance, one to normalise, two to scale and shift."""
 
     attributes = {**_Norm.attributes, "axes": None}
-    layout = "rows"
     settle = staticmethod(settle_channel_axes)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -128,7 +126,6 @@ class RMSNormalization(_Norm):
 
     attributes = {"scale": True, "axes": None}
     feature_axis = -1
-    layout = "rows"
     settle = staticmethod(settle_channel_axes)
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -236,7 +233,6 @@ class Normalization(OperatorType):
     """Mean and variance per channel and, as in Keras, one counter; no weights when they are ``fixed`` constants."""
 
     attributes = {"fixed": False}
-    layout = "values"
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         weights = 0 if attributes["fixed"] else 2 * inputs[0][channel_axis(inputs[0])] + 1
@@ -263,8 +259,6 @@ class Normalization(OperatorType):
 
 class LayerScale(OperatorType):
     """Product with one trained factor per channel (Touvron et al. 2021)."""
-
-    layout = "values"
 
     def infer(self, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))

@@ -110,7 +110,7 @@ class MaxPooling1D(_MaxPooling):
 
 
 class MaxPooling2D(_MaxPooling):
-    layout = "image"
+    pass
 
 
 class MaxPooling3D(_MaxPooling):
@@ -122,7 +122,7 @@ class AveragePooling1D(_AveragePooling):
 
 
 class AveragePooling2D(_AveragePooling):
-    layout = "image"
+    pass
 
 
 class AveragePooling3D(_AveragePooling):
@@ -156,7 +156,6 @@ class _GlobalPooling(OperatorType, abstract=True):
 
 
 class GlobalAveragePooling2D(_GlobalPooling):
-    layout = "image"
     torch_name, onnx_op = "mean", "GlobalAveragePool"
 
 

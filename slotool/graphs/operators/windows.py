@@ -227,7 +227,7 @@ class Conv1D(_Convolution):
 
 
 class Conv2D(_Convolution):
-    layout = "image"
+    pass
 
 
 class Conv3D(_Convolution):
@@ -236,7 +236,6 @@ class Conv3D(_Convolution):
 
 class DepthwiseConv2D(_Convolution):
     attributes = {**WINDOW, "multiplier": 1, **_TRAINED}
-    layout = "image"
 
     def as_groups(self, attributes: Attributes, channels: int) -> Attributes:
         return {**attributes, "filters": channels * attributes["multiplier"], "groups": channels}
@@ -330,7 +329,7 @@ class Conv1DTranspose(_TransposedConvolution):
 
 
 class Conv2DTranspose(_TransposedConvolution):
-    layout = "image"
+    pass
 
 
 class Conv3DTranspose(_TransposedConvolution):

@@ -1,35 +1,26 @@
-"""Work and shape of operators as numbers, by kind of operator, for pricing."""
+"""Work and shape of operators as numbers, by type of operator, for pricing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
-from slotool.graphs.encodings import lane_padding
-from slotool.graphs.layout import Layout, distinct_layouts
+from slotool.graphs.encodings import MEASURES, OperatorArrays, measures_of
+from slotool.graphs.graph import MATRIX_OPERATORS
 from slotool.graphs.operators import Shape
+from slotool.predictors.features.type_costs import operator_type
 
 OPERATOR_TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
-# For products, in log2: length of sums, columns and rows of the output, number of products, window, stride, padding of
-# vector lanes for columns and for sums, and ``special``. For others: length of rows, number of inputs, rank, window,
-# and whether an input is broadcast.
-SHAPE_FEATURES = ("sum", "columns", "rows", "products", "window", "stride", "lanes", "sum_lanes", "special")
-SIZE_FEATURES = ("small_kib", "middle_kib", "large_kib")
-OPERATOR_FEATURES = (*SHAPE_FEATURES, *SIZE_FEATURES, "channels_last", "reordered")
-# Ranges of sizes, log2 KiB, in which data outgrow a cache.
-TIERS = ((2.0, 8.0), (8.0, 12.0), (12.0, 16.0))
-PRODUCTS = (
-    *("Conv1D", "Conv2D", "Conv2D 1×1", "Conv2D of groups", "Conv2DTranspose", "Conv3D", "DepthwiseConv2D", "Dense"),
-    *("MatMul", "ScaledDotProductAttention", "LSTM", "GRU", "SimpleRNN", "SeparableConv2D"),
-)
-_CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "DepthwiseConv2D", "SeparableConv2D")
-# torch computes convolutions of images of at most so many values as one matrix product, larger ones by oneDNN.
-SMALL_IMAGE, SMALL_WINDOW = 20_480, 3
-# Kind, terms and features of an operator.
+# For products, in log2: length of sums, columns and rows of the output, number of products, window, stride. For others:
+# length of rows, number of inputs, rank, window, and whether an input is broadcast.
+OPERATOR_FEATURES = ("sum", "columns", "rows", "products", "window", "stride")
+_KERNEL, _STRIDE = MEASURES.index("kernel"), MEASURES.index("stride")
+# Type, terms and features of an operator.
 Row = tuple[str, tuple[float, ...], tuple[float, ...]]
 
 
@@ -56,13 +47,13 @@ class OperatorTerms:
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph], *, merge: bool = True) -> OperatorTerms:
         """Describe the operators of ``graphs``; ``merge``: equal ones of a graph become one row."""
-        entries, numbers = distinct_layouts(graphs)
+        operators = OperatorArrays.of(graphs)
         numbers_of: dict[Row, int] = {}
-        rows_of = [[numbers_of.setdefault(row, len(numbers_of)) for row in _rows(*entry)] for entry in entries]
-        places = [(owner, number) for owner, graph in enumerate(graphs) for number in range(len(graph.operators))]
-        described = [(row, *place) for place, entry in zip(places, numbers, strict=True) for row in rows_of[entry]]
-        rows, owners, operators = np.array(described, dtype=np.int64).reshape(-1, 3).T
-        first, counts = np.arange(len(rows)), np.ones(len(rows))
+        rows_of = [[numbers_of.setdefault(row, len(numbers_of)) for row in _rows(each)] for each in operators.distinct]
+        rows = np.array(list(chain.from_iterable(map(rows_of.__getitem__, operators.rows.tolist()))), dtype=np.int64)
+        at = np.repeat(np.arange(len(operators.rows)), operators.each([len(numbers) for numbers in rows_of]))
+        owners, begins = operators.owners[at], np.cumsum(operators.sizes) - operators.sizes
+        first, counts = np.arange(len(rows)), np.ones(len(rows), dtype=np.int64)
         if merge:
             _, first, counts = np.unique(owners * len(numbers_of) + rows, return_index=True, return_counts=True)
             order = np.argsort(first)
@@ -75,109 +66,54 @@ class OperatorTerms:
             rows=rows[first],
             owners=owners[first],
             counts=counts.astype(np.float64),
-            operators=operators[first],
+            operators=(at - begins[owners])[first],
             graphs=len(graphs),
         )
 
 
 def is_product(kind: str) -> bool:
-    return kind in PRODUCTS
+    """True for types of matrix products and convolutions."""
+    return kind.partition(" ")[0] in MATRIX_OPERATORS
 
 
-def operator_kind(operator: Operator) -> str:
-    """Return the kind that shares a price: activations by function, convolutions by how torch computes them."""
-    attributes = operator.attributes
-    if operator.op in ("Activation", "ReLU"):
-        return f"{attributes.get('activation', 'relu')}()"
-    if operator.op == "Elementwise":
-        return f"{attributes['function']}()"
-    if operator.op == "Conv2D":
-        groups = attributes.get("groups", 1)
-        if groups != 1:
-            return "DepthwiseConv2D" if groups == operator.shape[0] else "Conv2D of groups"
-        return "Conv2D 1×1" if _window(operator, "kernel") == 1 else "Conv2D"
-    return operator.op
-
-
-def _rows(operator: Operator, layout: Layout) -> list[Row]:
+def _rows(operator: Operator) -> list[Row]:
     if operator.op == "InputLayer":
         return []
-    moved = float(operator.moved_bytes)
+    kind, inputs, moved = operator_type(operator), operator.input_shapes, float(operator.moved_bytes)
     # Embeddings read only the rows looked up, which ``moved`` counts; constants are read by their users.
     weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
     terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
-    rows: list[Row] = [(operator_kind(operator), terms, _features(operator, layout, moved + weights))]
+    shape = _of_product(operator, inputs) if is_product(kind) and inputs else _of_rows(operator, inputs)
+    rows: list[Row] = [(kind, terms, shape)]
     function = operator.attributes.get("activation")
     if function and operator.op != "Activation":
         values = math.prod(operator.shape)
-        shape = _of_rows(operator, [operator.shape])
-        features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
-        rows.append((f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features))
+        terms = (1.0, float(values), 8.0 * values, 0.0)
+        rows.append((f"{function}()", terms, _of_rows(operator, [operator.shape])))
     return rows
 
 
-def _features(operator: Operator, layout: Layout, size: float) -> tuple[float, ...]:
-    kind, inputs = operator_kind(operator), operator.input_shapes
-    shape = _of_product(operator, kind, inputs) if is_product(kind) and inputs else _of_rows(operator, inputs)
-    return (*shape, *_sizes(size), float(layout.channels_last), float(layout.reordered))
-
-
 def _of_rows(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
-    """Return ``SHAPE_FEATURES`` of an operator that is no product."""
+    """Return ``OPERATOR_FEATURES`` of an operator that is no product."""
     shape = operator.shape or (1,)
     stretched = float(any(each != operator.shape for each in inputs[:2]))
-    window = _log2(_window(operator, "kernel"), 6)
-    return (_log2(shape[-1], 11), float(min(len(inputs), 8)), float(len(shape)), 0.0, window, 0.0, 0.0, 0.0, stretched)
+    window = _log2(measures_of(operator)[_KERNEL], 6)
+    return _log2(shape[-1], 11), float(min(len(inputs), 8)), float(len(shape)), 0.0, window, stretched
 
 
-def _of_product(operator: Operator, kind: str, inputs: Sequence[Shape]) -> tuple[float, ...]:
+def _of_product(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
     shape, first = operator.shape or (1,), inputs[0] or (1,)
-    if operator.op in _CONVOLUTIONS:
-        return _of_convolution(operator, kind, first)
-    products = 1
-    if kind == "ScaledDotProductAttention":
-        sums, columns, rows, products = shape[-1], inputs[1][-2], shape[-2], math.prod(shape[:-2])
-        special = float(len(inputs) > 3)
-    elif kind == "MatMul":
-        sums, columns, rows = first[-1], shape[-1], shape[-2] if len(shape) > 1 else 1
-        products, special = math.prod(shape[:-2]), 0.0
-    else:
-        sums, columns, rows = first[-1], shape[-1], math.prod(shape[:-1])
-        special = float(rows == 1)
-    return (
-        *(_log2(sums, 11), _log2(columns, 11), _log2(rows, 14), _log2(products, 10), 0.0, 0.0),
-        *(math.log2(lane_padding(columns)), math.log2(lane_padding(sums)), special),
-    )
-
-
-def _of_convolution(operator: Operator, kind: str, first: Shape) -> tuple[float, ...]:
-    channels, filters = first[0], operator.shape[0]
-    groups = operator.attributes.get("groups", 1)
-    window, stride = _window(operator, "kernel"), _window(operator, "stride")
-    rows = math.prod(operator.shape[1:])
-    if kind == "DepthwiseConv2D":
-        sums, columns, special = 1, filters, _log2(math.sqrt(rows), 7)
-    else:
-        sums, columns = max(1, channels // groups), max(1, filters // groups)
-        small = math.prod(first) <= SMALL_IMAGE and window <= SMALL_WINDOW**2
-        special = _log2(groups, 7) if groups > 1 else float(small)
-    return (
-        *(_log2(sums, 11), _log2(columns, 11), _log2(rows, 14), 0.0, _log2(window, 6), _log2(stride, 4)),
-        *(math.log2(lane_padding(columns)), math.log2(lane_padding(sums)), special),
-    )
-
-
-def _sizes(moved: float) -> list[float]:
-    """Return ``SIZE_FEATURES`` of so many bytes: how far they reach into each tier."""
-    kib = math.log2(max(moved / 1024, 1.0))
-    return [min(max(kib, low), high) - low for low, high in TIERS]
-
-
-def _window(operator: Operator, name: str) -> float:
-    """Return the area of a window attribute such as 3 or (3, 5)."""
-    value = operator.attributes.get(name, 1)
-    sides = value if isinstance(value, tuple) else (value, value) if isinstance(value, int) else (1,)
-    return float(math.prod(side for side in sides if isinstance(side, int) and side > 0))
+    sums, columns, rows, products = first[-1], shape[-1], math.prod(shape[:-1]), 1
+    window, stride = (measures_of(operator)[at] for at in (_KERNEL, _STRIDE))
+    if "Conv" in operator.op:
+        groups = operator.attributes.get("groups", 1)
+        sums = 1 if operator.op == "DepthwiseConv2D" else max(1, first[0] // groups)
+        columns, rows = max(1, shape[0] // groups), math.prod(shape[1:])
+    elif operator.op in ("MatMul", "ScaledDotProductAttention"):
+        sums, columns = (first[-1], shape[-1]) if operator.op == "MatMul" else (shape[-1], inputs[1][-2])
+        rows, products = shape[-2] if len(shape) > 1 else 1, math.prod(shape[:-2])
+    amounts = (sums, columns, rows, products, window, stride)
+    return tuple(_log2(amount, most) for amount, most in zip(amounts, (11, 11, 14, 10, 6, 4), strict=True))
 
 
 def _log2(value: float, most: float) -> float:

@@ -22,8 +22,6 @@ COMMON, TYPE_ALONE, BY_FEATURE = 2.0, 1.5, 0.15
 # Log errors beyond this count linearly, smaller ones by their square.
 DELTA = 0.1
 ITERATIONS, FEW_ITERATIONS, HISTORY = 150, 40, 30
-# Quantiles of a kind's training features at which its piecewise linear functions bend.
-BENDS = (1 / 3, 2 / 3)
 MIN_DEVIATION = 0.5
 MAX_LOG_PRICE, MAX_LOG_SHAPE = 6.0, 4.0
 
@@ -31,11 +29,11 @@ MAX_LOG_PRICE, MAX_LOG_SHAPE = 6.0, 4.0
 class OperatorCostPredictor(Predictor[OperatorGraph]):
     """Latency = a constant + Σ over operators of Σ over ``OPERATOR_TERMS`` of amount × e^(price of its kind + shape).
 
-    ``shape`` is linear in the ``OPERATOR_FEATURES`` of the operator, with two bends each, and changes the price of a
-    FLOP, a byte moved and a byte of weights, not that of a call. All prices are fitted together by L-BFGS to
-    |log(predicted ÷ label)| (its square for small errors) with Gaussian priors: of a kind around those of all products,
-    or of all else. So a rare kind pays about what others pay, an unknown kind exactly that, and features are clipped to
-    the training range. Dev set and seed play no part.
+    ``shape`` is linear in the ``OPERATOR_FEATURES`` of the operator, and changes the price of a FLOP, a byte moved and
+    a byte of weights, not that of a call. All prices are fitted together by L-BFGS to |log(predicted ÷ label)| (its
+    square for small errors) with Gaussian priors: of a kind around those of all products, or of all else. So a rare
+    kind pays about what others pay, an unknown kind exactly that, and features are clipped to the training range. Dev
+    set and seed play no part.
     """
 
     name = "costs"
@@ -83,11 +81,11 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         restored = cls()
         restored._shapes = ShapeFeatures.from_tensors(tuple(strict_json.convert(document["kinds"], list[str])), tensors)
         restored._prices = {name: tensors[f"prices.{name}"] for name in ("common", "own", "shape", "network")}
-        rows, width = len(restored._shapes.kinds) + 2, len(OPERATOR_FEATURES) * (1 + len(BENDS))
+        rows = len(restored._shapes.kinds) + 2
         expected = {
             "common": (2, len(OPERATOR_TERMS)),
             "own": (rows, len(OPERATOR_TERMS)),
-            "shape": (rows, width, len(OPERATOR_TERMS) - 1),
+            "shape": (rows, len(OPERATOR_FEATURES), len(OPERATOR_TERMS) - 1),
         }
         if any(restored._prices[name].shape != shape for name, shape in expected.items()):
             raise InputError(f"the prices of the costs predictor do not fit its {rows - 2} kinds of operators")
@@ -104,32 +102,27 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
 
 @dataclass(frozen=True)
 class ShapeFeatures:
-    """Scaling of the features of each kind, float64 [kinds + 2, features], with ``bends`` [2, kinds + 2, features].
+    """Scaling of the features of each kind, float64 [kinds + 2, features].
 
-    ``middle``, the mean, and ``bends`` are in deviations from ``low``. The last two rows are for products and for other
-    operators of unknown kinds, whose shape plays no part.
+    The last two rows are for products and for other operators of unknown kinds, whose shape plays no part.
     """
 
     kinds: tuple[str, ...]
     low: np.ndarray
     high: np.ndarray
     deviation: np.ndarray
-    middle: np.ndarray
-    bends: np.ndarray
+    mean: np.ndarray
 
     @classmethod
     def fit(cls, terms: OperatorTerms) -> Self:
         kinds = tuple(sorted(set(terms.kinds.tolist())))
-        zeros = np.zeros((len(kinds) + 2, len(OPERATOR_FEATURES)))
-        low, high, middle, deviation = zeros.copy(), zeros.copy(), zeros.copy(), np.ones_like(zeros)
-        bends = np.stack([zeros] * len(BENDS))
+        low, high, deviation, mean = np.zeros((4, len(kinds) + 2, len(OPERATOR_FEATURES)))
+        deviation[:] = 1.0
         for row, kind in enumerate(kinds):
             features = terms.features[terms.rows[terms.kinds[terms.rows] == kind]]
-            low[row], high[row] = features.min(axis=0), features.max(axis=0)
+            low[row], high[row], mean[row] = features.min(axis=0), features.max(axis=0), features.mean(axis=0)
             deviation[row] = np.maximum(features.std(axis=0), MIN_DEVIATION)
-            middle[row] = (features.mean(axis=0) - low[row]) / deviation[row]
-            bends[:, row] = (np.quantile(features, BENDS, axis=0) - low[row]) / deviation[row]
-        return cls(kinds, low, high, deviation, middle, bends)
+        return cls(kinds, low, high, deviation, mean)
 
     def rows(self, terms: OperatorTerms) -> tuple[np.ndarray, np.ndarray]:
         """Return the row of each operator, and 0 for a product, 1 for any other, int64 [n] each."""
@@ -140,22 +133,18 @@ class ShapeFeatures:
         return np.array(rows, dtype=np.int64), products
 
     def of(self, terms: OperatorTerms, at: np.ndarray) -> np.ndarray:
-        """Return scaled features, 0 at the mean of a kind, float64 [n, features × (1 + bends)]."""
+        """Return scaled features, 0 at the mean of a kind, float64 [n, features]."""
         inside = np.clip(terms.features, self.low[at], self.high[at])
-        z = (inside - self.low[at]) / self.deviation[at]
-        columns = [z - self.middle[at]]
-        for bend in self.bends:
-            columns.append(np.maximum(z - bend[at], 0) - np.maximum(self.middle - bend, 0)[at])
-        return np.hstack(columns)
+        return np.asarray((inside - self.mean[at]) / self.deviation[at])
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {f"shapes.{name}": value for name, value in vars(self).items() if name != "kinds"}
 
     @classmethod
     def from_tensors(cls, kinds: tuple[str, ...], tensors: Tensors) -> Self:
-        names = ("low", "high", "deviation", "middle", "bends")
+        names = ("low", "high", "deviation", "mean")
         scaling = cls(kinds, **{name: tensors[f"shapes.{name}"] for name in names})
-        if any(getattr(scaling, name).shape[-2:] != (len(kinds) + 2, len(OPERATOR_FEATURES)) for name in names):
+        if any(getattr(scaling, name).shape != (len(kinds) + 2, len(OPERATOR_FEATURES)) for name in names):
             raise InputError(f"the shapes of the costs predictor do not fit its {len(kinds)} kinds of operators")
         return scaling
 
