@@ -85,6 +85,16 @@ class Dataset:
             "leave columns out, or name those wanted with --input COLUMN=TENSOR"
         )
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of one example: [channels, height, width]. Raises ``DataError`` if examples are no images."""
+        if len(shape := self.input_shape) == 3:
+            return shape
+        raise DataError(
+            f"{self.name}: images of [channels, height, width] are needed here, its examples have shape {list(shape)}; "
+            "a network for tables is made by: slotool train mlp"
+        )
+
     def loaded_if_small(self) -> Dataset:
         """Return the set, with examples in memory if they need at most ``MEMORY_SHARE`` of free memory."""
         stored = [split.x for split in self.splits.values() if isinstance(split.x, StoredExamples) and len(split)]

@@ -53,8 +53,8 @@ def small_cnn(data: Dataset, filters: Sequence[int] = (16, 32), hidden_units: Se
     Raises ``InputError`` for more convolutions than images of this size can be halved.
     """
     builder = GraphBuilder("cnn")
-    last = builder.add("InputLayer", shape=list(data.input_shape))
-    if len(data.input_shape) != 3 or min(data.input_shape[1:]) < 2 ** len(filters):
+    last = builder.add("InputLayer", shape=list(data.image_shape))
+    if min(data.image_shape[1:]) < 2 ** len(filters):
         raise InputError(f"{data.name}: inputs {data.input_shape} cannot be halved {len(filters)} times")
     for count in filters:
         last = builder.add("Conv2D", last, filters=count, kernel=3, padding="same", activation="relu")

@@ -64,3 +64,12 @@ def test_an_artifact_without_names_takes_columns_as_they_stand(here: Path, sloto
     manifest.write_text(json.dumps(document))
     assert load_model("mlp").data_options is None
     assert accuracy(slotool, "mlp", "renamed.csv") > 0.9
+
+
+@pytest.mark.parametrize("command", ["cnn", "family", "supernet", "supernet --network transformer"])
+def test_networks_for_images_name_what_a_table_lacks(command: str, tmp_path: Path, slotool: Slotool) -> None:
+    FRAME.to_csv(tmp_path / "wine.csv", index=False)
+    refused = slotool("train", *command.split(), "-o", tmp_path / "r", "--data", tmp_path / "wine.csv")
+    assert refused.exit_code == 2
+    assert "images" in refused.stderr
+    assert "slotool train mlp" in refused.stderr

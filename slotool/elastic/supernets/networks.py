@@ -239,7 +239,7 @@ def patch_transformer(
 
 def resnet_for(data: Dataset) -> OperatorGraph:
     """Return two stages; for images of 16 pixels and more deeper ones, after a stem of a quarter of the height."""
-    large = data.input_shape[-1] >= 16
+    large = data.image_shape[-1] >= 16
     sizes: dict[str, Any] = {"channels": (32, 64), "blocks": (4, 5) if large else (2, 3), "ratio": 0.5, "stem": 16}
     kernel, stride = (5, 4) if large else (3, 1)
     return resnet(data.input_shape, data.classes, **sizes, stem_kernel=kernel, stem_stride=stride)
@@ -247,7 +247,7 @@ def resnet_for(data: Dataset) -> OperatorGraph:
 
 def transformer_for(data: Dataset) -> OperatorGraph:
     """Return four layers of four heads on patches of a quarter (from 16 pixels: a seventh) of the image's side."""
-    side = data.input_shape[-1]
+    side = data.image_shape[-1]
     patch = max(1, side // 7 if side >= 16 else side // 4)
     return patch_transformer(data.input_shape, data.classes, patch=patch, width=64, layers=4, heads=4, hidden=128)
 
