@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -33,6 +34,8 @@ MIN_EPOCHS = 8
 SMALL_STEP_FLOPS = 100e6
 # A step computes the gradients of weights and of inputs too.
 _STEP_PASSES = 3
+# As many floats may be classes, in any number of rows; of more there must be so many rows each.
+MAX_FRACTIONS, ROWS_PER_CLASS = 20, 3
 # The paper's Fashion-MNIST network after neuron pruning (slo-aware-neural-networks, Table 1).
 PRUNED_HIDDEN_UNITS = (112, 112)
 
@@ -74,6 +77,22 @@ def family_graphs(data: Dataset) -> dict[str, OperatorGraph]:
 def default_epochs(data: Dataset, least: int = MIN_EPOCHS) -> int:
     """Return the passes over the training split that see about ``IMAGES_TO_SEE`` images, at least ``least``."""
     return max(least, round(IMAGES_TO_SEE / len(data.train)))
+
+
+def require_classes(data: Dataset) -> None:
+    """Raise ``InputError`` for labels that are measured numbers rather than classes, as hardly any occurs again."""
+    examples, numbers = sum(map(len, data.splits.values())), sum(map(_is_fraction, data.labels))
+    if numbers > MAX_FRACTIONS and ROWS_PER_CLASS * numbers > examples:
+        raise InputError(
+            f"{data.name}: label {data.label!r} has {numbers:,} different numbers in {examples:,} rows, and networks "
+            "are trained on classes; cut it into a few classes, or predict numbers with a model of your own: "
+            "slotool family --task regression"
+        )
+
+
+def _is_fraction(name: str) -> bool:
+    """True if ``name`` is a number written with a decimal point or exponent, as of a column of floats."""
+    return re.fullmatch(r"-?\d+(\.\d+(e[+-]?\d+)?|e[+-]?\d+)", name) is not None
 
 
 def threads_worth(graph: OperatorGraph, threads: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_diabetes, load_wine
 
 import slotool as library
 from slotool.elastic import load_model
@@ -64,6 +64,15 @@ def test_an_artifact_without_names_takes_columns_as_they_stand(here: Path, sloto
     manifest.write_text(json.dumps(document))
     assert load_model("mlp").data_options is None
     assert accuracy(slotool, "mlp", "renamed.csv") > 0.9
+
+
+@pytest.mark.parametrize("command", ["mlp", "supernet"])
+def test_measured_numbers_are_no_classes(command: str, tmp_path: Path, slotool: Slotool) -> None:
+    table = tmp_path / "diabetes.csv"
+    load_diabetes(as_frame=True).frame.to_csv(table, index=False)
+    refused = slotool("train", command, "-o", tmp_path / "r", "--data", table)
+    assert refused.exit_code == 2
+    assert "'target' has 214 different numbers in 442 rows" in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["cnn", "family", "supernet", "supernet --network transformer"])
