@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import slotool.process
 from slotool.errors import InputError, RunError, TimedOut
 
 START_WITHIN_S = 120.0
@@ -49,7 +49,7 @@ class RunningServer:
     ):
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the server may write)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _LEASHED, str(os.getpid()), "serve", *arguments, "--json"],
+            [slotool.process.INTERPRETER, "-c", _LEASHED, str(os.getpid()), "serve", *arguments, "--json"],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

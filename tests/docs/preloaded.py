@@ -36,10 +36,11 @@ PACKAGES = (
 MAX_FILES = 253
 COMMAND = Path(sys.executable).parent / "slotool"
 LAUNCH = f"exec {sys.executable} -IS {Path(__file__).with_name('launch.py')}"
-# In the code of a process in which a model is captured, of one that reads a booster, and of one that measures, answers
-# or sends requests: what these import takes longer than what they do.
+# In the code of a process in which a model is captured, of one that reads a booster, of a server under test, and of one
+# that measures, answers or sends requests: what these import takes longer than what they do.
 CAPTURES = "from slotool.graphs.capture.worker import"
 READS = ".Booster(model_"
+SERVES = "from slotool.process import die_with_parent"
 WORKS = "runpy.run_module(sys.argv.pop(1)"
 # By what a page types; a script of the page's own runs in a fork too.
 LAUNCHERS = {
@@ -51,6 +52,7 @@ LAUNCHERS = {
   *"{CAPTURES}"* | *"{WORKS}"* | *"{READS}"*) shift; {LAUNCH} {{place}} "$@";;
   *) exec {sys.executable} "$@";;
   esac;;
+"-c "*) case "$2" in *"{SERVES}"*) {LAUNCH} {{place}} "$@";; *) exec {sys.executable} "$@";; esac;;
 *) exec {sys.executable} "$@";;
 esac""",
 }

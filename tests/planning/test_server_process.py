@@ -56,7 +56,9 @@ if "serve" in sys.argv:
 """
 
 
-def test_what_its_code_prints_is_read_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_its_code_prints_is_read_and_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_processes: None
+) -> None:
     done = tmp_path / "done"
     (tmp_path / "sitecustomize.py").write_text(PRINTS.format(done=str(done)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -128,8 +128,8 @@ def test_graphs_and_a_family_in_one_table(slotool: Slotool, out: Path, tmp_path:
     Family.of("pair", [Network(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
         tmp_path / "pair", config={}, seed=0
     )
-    inputs = [tmp_path / "mixed.jsonl", tmp_path / "pair"]
-    done = slotool("profile", "solo", *inputs, "-o", out, "--threads", 1, "--batch-size", "1,4", "--json")
+    inputs = [tmp_path / "mixed.jsonl", tmp_path / "pair", "-o", out, "--max-seconds-per-item", 0.05]
+    done = slotool("profile", "solo", *inputs, "--threads", 1, "--batch-size", "1,4", "--json")
     assert done.exit_code == 0, done.stderr
     # Eight are measured in two rounds; the two that fail are not tried again in the second.
     assert (done.document["measured"], done.document["failed"], done.document["ok_rows"]) == (18, 2, 8)
@@ -141,7 +141,7 @@ def test_graphs_and_a_family_in_one_table(slotool: Slotool, out: Path, tmp_path:
     assert rows.loc[rows["subject"] == strange().id, "reason"].str.contains("'odd'.*Wavelet").all()
     assert set(zip(rows["subject"] == "pair", rows["backend"], strict=True)) == {(True, "elastic"), (False, "torch")}
 
-    shown = slotool("profile", "solo", *inputs, "-o", out, "--threads", 1, "--batch-size", "1,4")
+    shown = slotool("profile", "solo", *inputs, "--threads", 1, "--batch-size", "1,4")
     for words in ("Operating points", "version=small", "Wavelet", "nothing was left to measure"):
         assert words in shown.stdout
 
@@ -256,6 +256,7 @@ def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path,
     assert (again["measured"], again["resumed"], len(again["degradation"])) == (0, 1, 2)
     assert all(row["degradation_ratio"] > 0 for row in again["degradation"])
 
+    quick += ["--max-seconds-per-item", 0.1]
     points = slotool("profile", "points", tmp_path / "pair", "-o", tmp_path / "points.parquet", *quick, "--json")
     assert points.exit_code == 0, points.stderr
     large = "pair@version=large"
