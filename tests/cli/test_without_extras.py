@@ -47,7 +47,7 @@ NEED_NONE = (
     "generate mlp -o mlps.parquet --count 3 --units 0:4",
     "train mlp -o mlp --data digits --epochs 1 --hidden 8",
     "capture --torch torch.nn:ReLU --input-shape 8 -o graph.jsonl",
-    "predict --torch torch.nn:ReLU --input-shape 8 --backend torch",
+    "predict --graph graph.jsonl --backend torch",
 )
 # In one process, which imports torch once.
 IN_TURN = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotool.artifacts.bundle import shipped_artifact
+import slotool
 from slotool.elastic import load_model
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
@@ -23,9 +23,9 @@ from slotool.serving.engines import LocalInferenceEngine, local
 from slotool.serving.engines.base import USUAL_FACTOR, HangLimit
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
+from tests.elastic.test_family_tensors import X, Y, write
 
 HERE = lambda: False  # noqa: E731
-X = np.random.default_rng(0).random((64, 1, 8, 8)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,8 +33,19 @@ def workers_in_forks() -> None:
     """Not here: the processes are as users have them."""
 
 
-def family() -> ServedModel:
-    path = shipped_artifact("family").path
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A family of ONNX files: processes that serve it start without torch."""
+    folder = tmp_path_factory.mktemp("family")
+    for name in ("small", "large"):
+        write(folder / f"{name}.onnx", "x", LOGITS)
+    versions = {name: str(folder / f"{name}.onnx") for name in ("small", "large")}
+    slotool.family(versions, (X, Y), out=folder / "family", repeats=1, progress=False)
+    return folder / "family"
+
+
+@pytest.fixture(scope="module")
+def family(path: Path) -> ServedModel:
     model = load_model(str(path))
     sizes = {1: 200.0, 8: 500.0, 32: 1_000.0}
     known = {(point, n): (i + 1) * us for i, point in enumerate(model.points) for n, us in sizes.items()}
@@ -51,8 +62,8 @@ def engine() -> Iterator[LocalInferenceEngine]:
 
 
 @pytest.fixture(scope="module")
-def router(engine: LocalInferenceEngine) -> Router:
-    return Router({"family": family()}, engine)
+def router(engine: LocalInferenceEngine, family: ServedModel) -> Router:
+    return Router({"family": family}, engine)
 
 
 def ask(router: Router, count: int, options: RequestOptions) -> list[InferenceResult | Rejection]:
@@ -65,7 +76,7 @@ def ask(router: Router, count: int, options: RequestOptions) -> list[InferenceRe
 
 
 def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
-    router: Router, engine: LocalInferenceEngine, monkeypatch: pytest.MonkeyPatch
+    router: Router, engine: LocalInferenceEngine, family: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses: list[str] = []
     router.events.listen(lambda kind, sentence, fields: losses.append(sentence) if kind == "worker-lost" else None)
@@ -99,9 +110,8 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
         return answers
 
     answers = asyncio.run(asyncio.wait_for(killed_under_them(), 300))
-    served = family()
     logits = np.concatenate([answer.scored.tensors[LOGITS] for answer in answers])
-    np.testing.assert_allclose(logits, served.model.forward(X[:40], served.model.full), atol=1e-4)
+    np.testing.assert_allclose(logits, family.model.forward(X[:40], family.model.points[-1]), atol=1e-4)
     count = router.metrics.registry.get_sample_value
     assert count("slotool_worker_restarts_total") == 2
     assert losses == [
@@ -166,30 +176,28 @@ def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
     assert isinstance(asyncio.run(asyncio.wait_for(stopped_twice(), 300)), InferenceResult)
 
 
-def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:
-    served = family()
+def test_a_model_that_is_no_artifact_cannot_be_sent(family: ServedModel) -> None:
     with pytest.raises(InputError, match="does not come from an artifact"):
-        Router({"family": ServedModel("family", served.model, served.policy)}, LocalInferenceEngine())
+        Router({"family": ServedModel("family", family.model, family.policy)}, LocalInferenceEngine())
 
 
 def test_workers_import_what_the_server_imports_whatever_the_current_folder_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: ServedModel
 ) -> None:
     (tmp_path / "slotool").mkdir()
     monkeypatch.chdir(tmp_path)
     engine = LocalInferenceEngine(1)
     try:
-        router = Router({"family": family()}, engine)
+        router = Router({"family": family}, engine)
         (answer,) = ask(router, 1, RequestOptions())
     finally:
         engine.close()
     assert isinstance(answer, InferenceResult)
 
 
-def test_an_artifact_that_a_worker_cannot_load_is_reported_at_the_start(tmp_path: Path) -> None:
-    served = family()
+def test_an_artifact_that_a_worker_cannot_load_is_reported_at_the_start(tmp_path: Path, family: ServedModel) -> None:
     with pytest.raises(RunError, match="cannot run its models"):
-        Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalInferenceEngine())
+        Router({"family": ServedModel("family", family.model, family.policy, None, tmp_path)}, LocalInferenceEngine())
 
 
 def test_calls_have_the_whole_limit_again_after_one_that_was_too_long() -> None:
@@ -205,11 +213,10 @@ def test_calls_have_the_whole_limit_again_after_one_that_was_too_long() -> None:
     assert limit.of(*call) == USUAL_FACTOR * 1.0
 
 
-def test_the_request_of_a_frozen_worker_is_answered_long_before_the_limit() -> None:
+def test_the_request_of_a_frozen_worker_is_answered_long_before_the_limit(family: ServedModel) -> None:
     """Calls are known to be short, so that one of seconds is none of them: the request still has time."""
-    served = family()
     engine = LocalInferenceEngine(1, hang_s=3_600.0)
-    router = Router({"family": served}, engine)
+    router = Router({"family": family}, engine)
 
     async def ask() -> list[InferenceResult]:
         options = RequestOptions(600e6)
