@@ -123,18 +123,14 @@ def test_dnn_beats_linear_on_a_nonlinear_made_up_label() -> None:
     assert dnn < 0.8 * linear
 
 
-def test_dnn_keeps_the_depth_of_lowest_dev_error_and_remembers_the_search() -> None:
-    predictor = fitted(DnnPredictor([1, 3]), synthetic_latency_s(GRAPHS))
+def test_dnn_keeps_the_depth_of_lowest_dev_error_and_searches_each_as_alone() -> None:
+    truth = synthetic_latency_s(GRAPHS)
+    predictor = fitted(DnnPredictor([1, 3]), truth)
     best = min(predictor.search, key=lambda candidate: candidate.dev_mae_s)
     assert predictor.depth == best.depth
     assert {candidate.depth for candidate in predictor.search} == {1, 3}
-
-
-def test_a_depth_is_trained_alike_in_any_search() -> None:
-    truth = synthetic_latency_s(GRAPHS)
     alone = fitted(DnnPredictor([1]), truth).search
-    among = fitted(DnnPredictor([1, 2]), truth).search
-    assert next(candidate for candidate in among if candidate.depth == 1) in alone
+    assert next(candidate for candidate in predictor.search if candidate.depth == 1) in alone
 
 
 def test_a_graph_larger_than_any_shown_is_a_sentence() -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-FAMILY = Path(__file__).parents[2] / "models" / "family"
+from tests.serving.onnx_files import save_scaling
 
 
 def ignores_hangup(process: int) -> bool:
@@ -18,8 +18,9 @@ def ignores_hangup(process: int) -> bool:
     return bool(int(ignored, 16) & 1 << (signal.SIGHUP - 1))
 
 
-def test_a_server_that_starts_survives_it() -> None:
-    command = [sys.executable, "-m", "slotool", "serve", str(FAMILY), "--port", "0", "--json"]
+def test_a_server_that_starts_survives_it(tmp_path: Path) -> None:
+    save_scaling(tmp_path / "net.onnx", 2.0)
+    command = [sys.executable, "-m", "slotool", "serve", str(tmp_path / "net.onnx"), "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             while not ignores_hangup(server.pid):
