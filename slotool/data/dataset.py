@@ -267,8 +267,9 @@ def numbered(data: Any, classes: int) -> Any:
     if not all(0 <= number < classes for number in numbers):
         strange = next(name for name, number in zip(data.labels, numbers, strict=True) if not 0 <= number < classes)
         raise InputError(
-            f"the network has {classes:,} classes, and {data.name} has {data.classes:,} labels, not all of them "
-            f"numbers from 0 to {classes - 1:,}: {strange[:40]!r}"
+            f"the model has {classes:,} classes, and {data.name} has {data.classes:,} labels, not all of them numbers "
+            f"from 0 to {classes - 1:,}: {strange[:40]!r}; add an example of each class, or label examples by these "
+            "numbers; for a model that predicts numbers the task is regression"
         )
     of = np.array(numbers, dtype=np.int64)
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data import Dataset, DataSource
+from slotool.data import Dataset, DataSource, numbered
 from slotool.data.adapters.factory import opened as opened_data
 from slotool.data.assembly import assemble
 from slotool.data.options import DataOptions, ImageOptions
@@ -16,7 +16,7 @@ from slotool.data.registry import open_dataset
 from slotool.data.table import ColumnSource
 from slotool.elastic.versions import ModelVersion, common_signature, with_names
 from slotool.errors import ArgumentError, InputError
-from slotool.models import Classification, Model, Signature, Task
+from slotool.models import Classification, Model, Task
 from slotool.models.signature import FREE
 from slotool.printable import name_list
 
@@ -54,8 +54,9 @@ def labelled_data(
     options = requested if isinstance(data, tuple) else requested.of_source(DataSource.of(data))
     source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
     dataset = _open(data, options)
-    if (numbered := _numbered_classes(dataset, signature, task, options)) is not None:
-        dataset = _open(data, replace(options, classes=numbered))
+    if isinstance(task, Classification) and task.scores != "labels" and not options.classes:
+        shape = signature.output(task.output).shape
+        dataset = numbered(dataset, shape[1]) if len(shape) == 2 and shape[1] != FREE else dataset
     _require_classes(dataset, options.classes)
     return dataset, options, source
 
@@ -72,25 +73,6 @@ def _open(data: Any, options: DataOptions) -> Dataset:
     table = opened_data(IN_MEMORY, {**frame, label: y})
     assert isinstance(table, ColumnSource)  # of arrays by name
     return assemble(table, replace(options, label=label))
-
-
-def _numbered_classes(
-    dataset: Dataset, signature: Signature, task: Task, options: DataOptions
-) -> tuple[str, ...] | None:
-    """Return the numbers of a model's classes, where labels are such and some class has no example; else None."""
-    if options.classes or not isinstance(task, Classification) or task.scores == "labels":
-        return None
-    shape = signature.output(task.output).shape
-    if len(shape) != 2 or shape[1] in (FREE, dataset.classes):
-        return None
-    numbers = tuple(map(str, range(shape[1])))
-    if set(dataset.labels) <= set(numbers):
-        return numbers
-    raise InputError(
-        f"{task.output} has {shape[1]} classes, {dataset.name} has {dataset.classes} ({', '.join(dataset.labels[:5])}"
-        f"{', …' if dataset.classes > 5 else ''}), and the models do not name theirs; add an example of each class, or "
-        f"label examples by the numbers of the classes, 0 to {shape[1] - 1}; to predict numbers, the task is regression"
-    )
 
 
 def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:

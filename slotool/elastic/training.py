@@ -35,7 +35,8 @@ SMALL_STEP_FLOPS = 100e6
 # A step computes the gradients of weights and of inputs too.
 _STEP_PASSES = 3
 # As many floats may be classes, in any number of rows; of more there must be so many rows each.
-MAX_FRACTIONS, ROWS_PER_CLASS = 20, 3
+MAX_FLOATS, ROWS_PER_CLASS = 20, 3
+FLOAT = re.compile(r"-?\d+(\.\d+(e[+-]?\d+)?|e[+-]?\d+)")
 # The paper's Fashion-MNIST network after neuron pruning (slo-aware-neural-networks, Table 1).
 PRUNED_HIDDEN_UNITS = (112, 112)
 
@@ -79,20 +80,16 @@ def default_epochs(data: Dataset, least: int = MIN_EPOCHS) -> int:
     return max(least, round(IMAGES_TO_SEE / len(data.train)))
 
 
-def require_classes(data: Dataset) -> None:
-    """Raise ``InputError`` for labels that are measured numbers rather than classes, as hardly any occurs again."""
-    examples, numbers = sum(map(len, data.splits.values())), sum(map(_is_fraction, data.labels))
-    if numbers > MAX_FRACTIONS and ROWS_PER_CLASS * numbers > examples:
+def trainable(data: Dataset) -> Dataset:
+    """Return ``data``. Raises ``InputError`` if labels are measured numbers rather than classes: hardly any recurs."""
+    examples, numbers = sum(map(len, data.splits.values())), sum(bool(FLOAT.fullmatch(name)) for name in data.labels)
+    if numbers > MAX_FLOATS and examples < ROWS_PER_CLASS * numbers:
         raise InputError(
             f"{data.name}: label {data.label!r} has {numbers:,} different numbers in {examples:,} rows, and networks "
             "are trained on classes; cut it into a few classes, or predict numbers with a model of your own: "
             "slotool family --task regression"
         )
-
-
-def _is_fraction(name: str) -> bool:
-    """True if ``name`` is a number written with a decimal point or exponent, as of a column of floats."""
-    return re.fullmatch(r"-?\d+(\.\d+(e[+-]?\d+)?|e[+-]?\d+)", name) is not None
+    return data
 
 
 def threads_worth(graph: OperatorGraph, threads: int) -> int:

@@ -229,11 +229,9 @@ def train_family(
 
 def _dataset(training: TrainingOptions) -> Dataset:
     from slotool.data import load_dataset
-    from slotool.elastic.training import require_classes
+    from slotool.elastic.training import trainable
 
-    dataset = load_dataset(training["data"], stored=True)
-    require_classes(dataset)
-    return dataset.loaded_if_small()
+    return trainable(load_dataset(training["data"], stored=True)).loaded_if_small()
 
 
 def _train(

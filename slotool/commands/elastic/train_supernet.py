@@ -161,14 +161,13 @@ def train_supernet(
     from slotool.data import load_dataset
     from slotool.elastic.supernets.networks import make
     from slotool.elastic.supernets.training import MIN_EPOCHS, Training
-    from slotool.elastic.training import default_epochs, require_classes
+    from slotool.elastic.training import default_epochs, trainable
 
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     where = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")
     with using_torch_threads(cores_given(threads)):
-        dataset = load_dataset(data)
-        require_classes(dataset)
+        dataset = trainable(load_dataset(data))
         base = _network(network, module, graph, dataset)
         widths = width or ((1.0,) if base.has_attention else WIDTHS)
         space = base.wrapped(drop=drop, shares={"expand": expand, "heads": heads, "width": widths})

@@ -47,11 +47,7 @@ class PlannedSwitching(Verdict):
         return pd.DataFrame(rates).assign(accuracy=pd.Series(self.plan.accuracy))
 
     def findings(self) -> Mapping[str, Any]:
-        return {**super().findings(), "plan": self.plan.document(), "timing": self._timing}
-
-    @property
-    def _timing(self) -> str:
-        return state(self.decided)
+        return {**super().findings(), "plan": self.plan.document(), "timing": state(self.decided)}
 
     @property
     def decided(self) -> bool:
@@ -84,7 +80,7 @@ class PlannedSwitching(Verdict):
         return [
             table(f"{plan.subject}: rates up to which {limit}", columns, cells),
             f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the same",
-            f"timing: {self._timing}",
+            f"timing: {state(self.decided)}",
         ]
 
 

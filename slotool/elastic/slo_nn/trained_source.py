@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from slotool.artifacts import Artifact, open_artifact
 from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel, numbered
@@ -50,8 +50,7 @@ class TrainedSource:
         """
         if not is_foreign(path):
             parent = open_artifact(path, NETWORK_KINDS)
-            family = load_model(parent)
-            assert isinstance(family, Family)
+            family = cast(Family, load_model(parent))
             source = _version(family, version)
             dataset = dataset_of(family, data or parent.manifest["config"].get("data", "auto"))
             return cls(source, numbered(dataset, source.mlp.classes), (parent,))
