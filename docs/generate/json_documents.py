@@ -823,7 +823,7 @@ plots[].png     text            PNG file of it
 plots[].source  text            file it is drawn from
 plots[].caption text            one sentence on what to see
 figures         object          the summary's figures
-not_drawn       object          files without a plot: what they are, or why they cannot be read
+not_drawn       object          files without a plot, and what they are
 """,
 }
 # Documents with the keys of another.

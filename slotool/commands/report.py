@@ -64,24 +64,21 @@ def report(
     if page.suffix not in PAGES:
         raise ArgumentError("out", f"{page}: a report is a page; give a name that ends in {' or '.join(PAGES)}")
     refuse_report(page, force)
-    files = collect(paths_of(paths))
-    with reporter_of(progress).progress("drawing") as steps:
+    reporter = reporter_of(progress)
+    files = collect(paths_of(paths), reporter.warn)
+    with reporter.progress("drawing") as steps:
         figures = write_report(files, page, title=title, force=force, progress=steps.advance)
-    return Report(page, page.stat().st_size, tuple(figures), tuple(files.unused), tuple(files.damaged))
+    return Report(page, page.stat().st_size, tuple(figures), tuple(files.unused))
 
 
 @result
 class Report(Result):
-    """Page ``out`` of ``size_bytes`` with its ``figures``; ``not_drawn``: paths without a plot, and what they are.
-
-    ``damaged``: paths that cannot be read, and what is wrong with them.
-    """
+    """Page ``out`` of ``size_bytes`` with its ``figures``; ``not_drawn``: paths without a plot, and what they are."""
 
     out: Path = listed("report")
     size_bytes: int = listed("bytes")
     figures: tuple[Figure, ...] = unlisted()
     not_drawn: tuple[tuple[Path, str], ...] = unlisted()
-    damaged: tuple[tuple[Path, str], ...] = unlisted()
 
     schema = "report"
     rows_key = "plots"
@@ -99,7 +96,7 @@ class Report(Result):
         return {
             **super().findings(),
             "figures": {name: value for figure in self.figures for name, value in figure.headlines},
-            "not_drawn": {str(path): name for path, name in (*self.not_drawn, *self.damaged)},
+            "not_drawn": {str(path): name for path, name in self.not_drawn},
         }
 
     def records(self) -> list[dict[str, Any]]:
@@ -117,10 +114,6 @@ class Report(Result):
     def shown(self) -> list[Part]:
         page = f"wrote {self.out} ({self.size_bytes / 1e6:.1f} MB, works offline)"
         return [self.table(), f"{page} and {len(self.figures)} PNG in {self.folder}"]
-
-    @property
-    def warnings(self) -> list[str]:
-        return [f"{path} is skipped: {problem}" for path, problem in self.damaged]
 
     @property
     def notes(self) -> list[str]:

@@ -29,8 +29,6 @@ from slotool.workloads import ArrivalTable
 from slotool.workloads.requests import RequestLog
 
 PREDICTIONS_FILE = "predictions.parquet"
-# Damaged files that the error for nothing to draw names.
-MAX_NAMED = 3
 Kind = TypeVar("Kind")
 
 
@@ -38,25 +36,25 @@ Kind = TypeVar("Kind")
 class Collected:
     """Recognised files, each with its path as given or collected, in order.
 
-    ``read``: what can be drawn. ``unused``: recognised paths with nothing to draw, and their kinds. ``damaged``: paths
-    in folders that cannot be read, and what is wrong with them.
+    ``read``: what can be drawn. ``unused``: recognised paths with nothing to draw, and their kinds. Damaged files
+    in folders are unused.
     """
 
     read: list[tuple[Path, Any]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     unused: list[tuple[Path, str]] = field(default_factory=list)
-    damaged: list[tuple[Path, str]] = field(default_factory=list)
 
     def of(self, kind: type[Kind]) -> list[tuple[Path, Kind]]:
         """Return the tables, rules or plans of a kind."""
         return [(path, value) for path, value in self.read if isinstance(value, kind)]
 
 
-def collect(paths: Iterable[Path]) -> Collected:
+def collect(paths: Iterable[Path], warn: Callable[[str], object] = lambda _: None) -> Collected:
     """Read every table, rule set, plan and artifact among ``paths``; folders are searched two levels deep.
 
     A file that is named must be something known and readable: raises ``TableError``, ``ArtifactError`` or
-    ``InputError``, the last also when nothing is there to draw. In a folder others are passed over.
+    ``InputError``, the last also when nothing is there to draw. In a folder others are passed over, damaged ones with
+    ``warn``.
     """
     collected = Collected()
     visited: set[Path] = set()
@@ -73,7 +71,8 @@ def collect(paths: Iterable[Path]) -> Collected:
             except (InputError, OSError) as error:
                 if candidate == path:
                     raise
-                collected.damaged.append((candidate, str(error).removeprefix(f"{candidate}: ")))
+                warn(f"{candidate} is skipped: {str(error).removeprefix(f'{candidate}: ')}")
+                collected.unused.append((candidate, "damaged"))
                 continue
             if not known and candidate == path:
                 raise InputError(
@@ -84,7 +83,6 @@ def collect(paths: Iterable[Path]) -> Collected:
         raise InputError(
             f"{where}: nothing to draw; a report needs latency or outcome tables, request logs, rule sets, "
             "switching plans or a trained predictor"
-            + "".join(f"; {path} cannot be read: {problem}" for path, problem in collected.damaged[:MAX_NAMED])
         )
     return collected
 
@@ -295,7 +293,7 @@ def _tables(collected: Collected) -> Rows:
         for p, plan in collected.of(SwitchingPlan)
     ]
     rows += [_row(p, "request log", len(t), t.provenance) for p, t in collected.of(RequestLog)]
-    rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in (*collected.unused, *collected.damaged)]
+    rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in collected.unused]
     return Rows(("file", "what", "rows", "provenance"), tuple(rows))
 
 
