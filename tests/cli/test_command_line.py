@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotool import __version__, errors
+from slotool import __version__, errors, process
 from slotool.cli.app import command as command_line
 from slotool.cli.failures import report_failure
 from slotool.commands.values import numbers
@@ -164,7 +164,8 @@ def test_the_exception_tree_is_complete_and_drawn() -> None:
 
 
 def test_ctrl_c_exits_130() -> None:
-    command = [sys.executable, "-m", "slotool", "train", "mlp", "--data", "digits", "--epochs", "100000", "-o", "never"]
+    command = [process.INTERPRETER, "-m", "slotool", "train", "mlp", "--data", "digits", "--epochs", "100000"]
+    command += ["-o", "never"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         assert "training" in running.stderr.readline()
