@@ -57,7 +57,9 @@ def labelled_data(
     if isinstance(task, Classification) and task.scores != "labels" and not options.classes:
         shape = signature.output(task.output).shape
         dataset = numbered(dataset, shape[1]) if len(shape) == 2 and shape[1] != FREE else dataset
-    _require_classes(dataset, options.classes)
+    if options.classes and tuple(dataset.labels) != options.classes:  # a data set that is no table
+        actual, expected = name_list(dataset.labels), name_list(options.classes)
+        raise InputError(f"{dataset.name} has the classes {actual}; the models know {expected}")
     return dataset, options, source
 
 
@@ -73,10 +75,3 @@ def _open(data: Any, options: DataOptions) -> Dataset:
     table = opened_data(IN_MEMORY, {**frame, label: y})
     assert isinstance(table, ColumnSource)  # of arrays by name
     return assemble(table, replace(options, label=label))
-
-
-def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
-    """Raise ``InputError`` where a data set that is no table has other classes than the models know."""
-    if classes and tuple(dataset.labels) != tuple(classes):
-        actual, expected = name_list(dataset.labels), name_list(classes)
-        raise InputError(f"{dataset.name} has the classes {actual}; the models know {expected}")
