@@ -1,7 +1,8 @@
-"""Process that loads model files and runs each on a batch: ``python -m tests.hostile.model_child FILE...``."""
+"""Process that loads model files and runs each on a batch: ``python tests/hostile/model_child.py FILE...``."""
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import sys
 
@@ -45,4 +46,5 @@ def batch(spec: object, random: np.random.Generator) -> np.ndarray:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     main(sys.argv[1:])
