@@ -274,7 +274,8 @@ def test_visits_lie_a_round_apart_and_become_one_row_with_all_their_samples(subj
     assert plan_only(solo_items(subjects, settings), settings, out).resumed == 1
     rows = profile_solo(subjects, settings, out).rows
     assert set(rows["rounds"]) == {2}
-    assert rows["samples_s"].map(len).tolist() == [8, 8, 8]
+    # Four or more in each visit: more where other work disturbed some.
+    assert rows["samples_s"].map(len).min() >= 8
     assert set(runs(out).values()) == {2}
 
 
