@@ -17,3 +17,8 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     base = environment.get("XDG_CACHE_HOME", "")
     # The specification has relative paths ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "slotool"
+
+
+def not_writable(error: OSError) -> str:
+    """Return the sentence for a cache folder in which a file could not be written."""
+    return f"{cache_folder()} cannot be written ({error.strerror}): set {CACHE_VARIABLE}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.cache_folder import CACHE_VARIABLE, cache_folder
+from slotool.cache_folder import cache_folder, not_writable
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
@@ -252,5 +252,5 @@ def _writable(folder: Path) -> Path:
         with NamedTemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise RunError(f"{folder} cannot be written ({error.strerror}): set {CACHE_VARIABLE}") from None
+        raise RunError(not_writable(error)) from None
     return folder

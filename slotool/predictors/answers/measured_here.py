@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from slotool.cache_folder import cache_folder
+from slotool.cache_folder import cache_folder, not_writable
 from slotool.devices import FLOAT32, precision_of, required
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
@@ -226,7 +226,10 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
                     failures |= {graph.id: failure} if failure else {}
                     disturbed -= {call.key for call in calls[graph.id] if call}
                     # An interrupt loses nothing that was measured before.
-                    times.save()
+                    try:
+                        times.save()
+                    except OSError as error:
+                        self.reporter.warn(f"the times of operators are not kept: {not_writable(error)}")
                 steps.advance()
         if failures and not times.times:
             raise RunError(f"operators could not be timed: {next(iter(failures.values()))}")
