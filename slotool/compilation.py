@@ -127,9 +127,14 @@ def _unless_outdated(load_index: Callable[[], dict[Any, Any]]) -> dict[Any, Any]
 
 
 def compile_now(function: Any, signature: Any = None) -> None:
-    """Compile, or load, what would be at its first use. ``signature``: for a function that was given none."""
+    """Compile, or load, what would be at its first use. ``signature``: for a function that was given none.
+
+    Raises ``TypeError`` for a function that is not Numba's.
+    """
     if _compiles(function) and not function.signatures:
         function.compile(signature)
+    elif not _compiles(function) and not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise TypeError(f"{function!r} is not compiled")
 
 
 def _compiles(function: Any) -> bool:

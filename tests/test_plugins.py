@@ -22,9 +22,11 @@ from slotool.predictors.registry import predictor_class
 from slotool.predictors.registry import registry as predictors
 from slotool.rules import RuleSet
 from slotool.scheduling.batching import ControlGrid, make_policy
+from slotool.scheduling.edf import Query
 from slotool.scheduling.policy import Policy
 from slotool.serving.engines.choice import make_engine
-from slotool.testing.policies import three_versions
+from slotool.simulation import Scenario, simulate
+from slotool.testing.policies import queue_of, three_versions
 from slotool.testing.rules import family_outcomes
 
 Install = Callable[..., None]
@@ -51,6 +53,19 @@ def same(location, threads):
 
 def torn(location, threads):
     raise ValueError("no")
+"""
+CHOICES = """
+from slotool.scheduling.batching import BatchingPolicy
+from slotool.scheduling.batching.kernel import chooser
+
+
+def plain(latency_us, accuracy, sizes, plan, now_us, deadlines_us, lowest, narrowest, arrived_us, free_us):
+    return {cell}
+
+
+class Acme(BatchingPolicy):
+    name = "acme"
+    choose = {choose}
 """
 DATA = """
 import numpy as np
@@ -206,6 +221,22 @@ def test_policies_of_plugins_schedule(install: Install) -> None:
     install("acme", POLICY, "policies acme = acme:Acme")
     assert make_policy("acme", ControlGrid(three_versions()), 1e4).name == "acme"
     assert refusal(lambda: make_policy("x", ControlGrid(three_versions()), 1e4)).endswith(", and of plugins acme")
+
+
+@pytest.mark.parametrize("cell", ["latency_us.size", "latency_us.size + 5", "-2", "2 ** 62"])
+def test_a_cell_outside_the_grid_is_an_error_of_its_policy(install: Install, cell: str) -> None:
+    install("acme", CHOICES.format(cell=cell, choose="chooser(plain)"), "policies acme = acme:Acme")
+    policy = make_policy("acme", ControlGrid(three_versions()), 1e4)
+    simulated = refusal(lambda: simulate(policy, Scenario(np.zeros(3), np.full(3, 1e4))))
+    assert simulated == refusal(lambda: policy.decide(0.0, queue_of(Query("q", 0.0, 1e4))))
+    for part in ("policy 'acme'", f"cell {eval(cell, {'latency_us': policy.grid.latency_us})} "):
+        assert part in simulated
+
+
+@pytest.mark.parametrize("choose", ["plain", "chooser(plain)", "None"])
+def test_a_choice_that_is_not_compiled_is_an_error_of_its_policy(install: Install, choose: str) -> None:
+    install("acme", CHOICES.format(cell="missing", choose=choose), "policies acme = acme:Acme")
+    assert "policy 'acme'" in refusal(lambda: make_policy("acme", ControlGrid(three_versions()), 1e4))
 
 
 def test_names_of_slotool_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> None:

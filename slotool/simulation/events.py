@@ -18,7 +18,8 @@ from numba.core.errors import NumbaExperimentalFeatureWarning
 from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
-from slotool.scheduling.batching.kernel import CHOOSE, first_free
+from slotool.scheduling.batching.kernel import CHOOSE, REJECT, first_free
+from slotool.scheduling.batching.policy import outside_grid
 from slotool.scheduling.edf import RECENT
 from slotool.simulation.scenario import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, Scenario, SimulationResult
 from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
@@ -34,7 +35,8 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
 
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
     where left out; some are of workers that share a machine (``ServiceTimes.colocated``).
-    Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another grid.
+    Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another grid;
+    ``PluginError`` when the policy chooses a cell outside its grid.
     """
     return simulate_together([policy], [scenario], [times or ServiceTimes.planned(policy.grid)])[0]
 
@@ -73,7 +75,9 @@ def simulate_together(
         # Type of a tuple of compiled functions.
         warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
         for until_us, dying in [*deaths, (np.inf, None)]:
-            _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, results)
+            model, cell = _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, results)
+            if model >= 0:
+                raise outside_grid(policies[model], cell)
             if dying is not None:
                 _die(dying, until_us, queries, queue, workers, results)
             now_us = until_us
@@ -213,7 +217,7 @@ def _die(worker: int, now_us: float, queries: _Queries, queue: _Queue, workers: 
 
 
 _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
-_RUN = types.void(
+_RUN = types.UniTuple(types.int64, 2)(
     types.float64,
     types.float64,
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
@@ -273,8 +277,11 @@ def _busy_beside(worker: int, per_machine: int, now: float, free_us: Any) -> int
 def _run(
     now: float, until_us: float, choose: Any, grids: _Grids, of_calls: _CallTimes, queries: _Queries, queue: _Queue,
     of_workers: _Workers, results: _Results,
-) -> None:  # fmt: skip
-    """Decide all that is decided from ``now`` until before ``until_us``."""
+) -> tuple[int, int]:  # fmt: skip
+    """Decide all that is decided from ``now`` until before ``until_us``.
+
+    Returns the model whose policy chose a cell outside its grid, and that cell; a negative model where none did.
+    """
     latencies_us, accuracies, all_sizes, plans, of_grid = grids
     values, cells, idle, first_cell, seed, per_machine, memory_us, saturation = of_calls
     arrival_us, _, starts = queries
@@ -285,7 +292,7 @@ def _run(
         worker = first_free(free_us)
         now = max(now, free_us[worker])
         if now >= until_us:
-            break
+            return -1, 0
         model = _most_urgent(now, arrival_us, starts, queue_us, queue_query, head, tail, status)
         if model < 0:
             now = np.inf
@@ -301,6 +308,8 @@ def _run(
         while cell < 0 and head[model] < tail[model]:
             waiting_us = queue_us[head[model] : tail[model]]
             cell = choose[model](latency_us, accuracy, sizes, plan, now, waiting_us, 0, 0, recent_us, free_us)
+            if not REJECT <= cell < latency_us.size:
+                return model, cell
             if cell < 0:
                 status[queue_query[head[model]]] = REJECTED
                 head[model] += 1

@@ -7,10 +7,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numba.core.errors import NumbaError
 
 from slotool.compilation import compile_now
+from slotool.errors import PluginError
+from slotool.printable import reason
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import CHOOSE, REJECT, to_shed
+from slotool.scheduling.batching.kernel import CHOOSE, REJECT, chooser, to_shed
 from slotool.scheduling.edf import DEADLINE_PASSED, EdfQueue, Query
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.space import ControlSpace
@@ -73,7 +76,8 @@ class BatchingPolicy(Policy):
     is the most examples to take together: fewer when fewer wait, or when the next in the queue asks for more accuracy
     than the point has. A minimum accuracy is held against the profiled mean. While long calls take longer than planned
     (``Slowness``), all slack counts as that much shorter, so that calls are chosen with room for it; what could only be
-    in time at the planned latencies is still tried. Raises ``InputError`` when the space is no ``ControlGrid``.
+    in time at the planned latencies is still tried. Raises ``InputError`` when the space is no ``ControlGrid``,
+    ``PluginError`` when ``choose`` is not compiled.
     """
 
     name: ClassVar[str]
@@ -83,8 +87,13 @@ class BatchingPolicy(Policy):
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
         self.points = self.grid.points
-        # Not while requests wait.
-        compile_now(type(self).choose, CHOOSE)
+        try:  # not while requests wait
+            compile_now(type(self).choose, CHOOSE)
+        except (TypeError, NumbaError) as error:
+            decorator = f"{chooser.__module__}.{chooser.__name__}"
+            raise PluginError(
+                f"policy {self.name!r}: `choose` must be a function compiled by @{decorator}: {reason(error)}"
+            ) from error
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
         self._slowness, self._decided_us = Slowness(), 0.0
 
@@ -126,10 +135,13 @@ class BatchingPolicy(Policy):
 
     def _chosen(self, now_us: float, deadlines_us: np.ndarray, queue: EdfQueue, lowest: int, narrowest: int) -> int:
         grid = self.grid
-        return type(self).choose(
+        cell = type(self).choose(
             grid.latency_us, grid.accuracy, grid.sizes, self.plan, now_us, deadlines_us, lowest, narrowest,
             queue.arrived_us, queue.free_us,
         )  # fmt: skip
+        if not REJECT <= cell < grid.latency_us.size:
+            raise outside_grid(self, cell)
+        return cell
 
     def _why_rejected(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
         if quickest_us <= slack_us and len(self.points) == len(self.grid.points):
@@ -166,3 +178,12 @@ class BatchingPolicy(Policy):
             if self.grid.space.fits(point, query.examples, slack_us):
                 return Decision(point, query.examples, f"{self.name}: larger than any profiled batch, served alone")
         return CannotMeet(self.grid.space.too_slow(self.points, query.examples, slack_us))
+
+
+def outside_grid(policy: BatchingPolicy, cell: int) -> PluginError:
+    """Return the error for a ``cell`` that a policy chose outside its grid."""
+    rows, columns = policy.grid.latency_us.shape
+    return PluginError(
+        f"policy {policy.name!r}: `choose` returned cell {cell} of {rows} points x {columns} batch sizes; "
+        f"row * {columns} + column is expected, 0 to {rows * columns - 1}, or {REJECT} to reject"
+    )
