@@ -45,6 +45,15 @@ def crashes():
     yield "crash", Crashing()
     yield "crash again", Crashing()
 
+def twins():
+    yield "twin", net(1)
+    yield "other", net(3)
+    yield "twin", net(2)
+
+def same():
+    yield "twin", net(1)
+    yield "twin", net(1)
+
 def nothing():
     return []
 """
@@ -93,6 +102,7 @@ def test_what_was_made_before_an_error_stays(slotool) -> None:
     [
         ("wrong", GraphError, "number of several_nets:wrong is no torch.nn.Module, but of type int"),
         ("nothing", GraphError, "several_nets:nothing makes no network"),
+        ("twins", GraphError, "several_nets:twins makes two different networks named twin"),
     ],
 )
 def test_what_makes_no_network_is_one_sentence(name: str, kind: type[Exception], sentence: str) -> None:
@@ -100,6 +110,12 @@ def test_what_makes_no_network_is_one_sentence(name: str, kind: type[Exception],
     error = answer[0][1] if isinstance(answer, list) else answer
     assert type(error) is kind
     assert sentence in str(error)
+
+
+def test_a_network_made_twice_is_no_other_of_its_name() -> None:
+    (answer,) = all_captured_apart([Source("torch", "several_nets:same", (4,))])
+    assert isinstance(answer, list)
+    assert [name for name, _ in answer] == ["twin", "twin"]
 
 
 def test_a_crash_ends_the_capture_of_all(real_processes: None) -> None:

@@ -214,6 +214,10 @@ def _several(source: Source, processes: int, read: Callable[[], dict[str, Any]])
             processes -= 1
     if not by_place:
         return GraphError(f"{source.called} makes no network")
+    ids: dict[str, str] = {}
+    for name, network in by_place.values():
+        if isinstance(network, OperatorGraph) and ids.setdefault(name, network.id) != network.id:
+            return GraphError(f"{source.called} makes two different networks named {name}; each needs its own name")
     return [by_place[place] for place in sorted(by_place)]
 
 
