@@ -137,7 +137,7 @@ def _in_order(table: ColumnSource, features: Sequence[str], columns: list[str]) 
     if missing or unknown:
         wrong = {"missing": missing, "unknown": unknown}
         what = "; ".join(f"{problem} columns: {name_list(names)}" for problem, names in wrong.items() if names)
-        raise DataError(f"{table.source}: {what}; the model was trained on {name_list(features)}")
+        raise DataError(f"{table.source}: {what}; the model's columns are {name_list(features)}")
     return list(features)
 
 

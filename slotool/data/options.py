@@ -156,14 +156,14 @@ class DataOptions:
         return frozenset([*(text - set(self.inputs.values())), *(c for c, t in self.inputs.items() if t in text)])
 
     def document(self) -> dict[str, Any]:
-        """Return JSON for ``of_document``, without tensors, classes and features, which the model has."""
-        labels = {"label": self.label, "usual_label": self.usual_label}
-        stated = {**labels, "inputs": dict(self.inputs), "images": self.images.document()}
+        """Return JSON for ``of_document``, without tensors and classes, which the model has."""
+        names = {"label": self.label, "usual_label": self.usual_label, "features": list(self.features)}
+        stated = {**names, "inputs": dict(self.inputs), "images": self.images.document()}
         return {"target": self.target, **{name: value for name, value in stated.items() if value}}
 
     def statement(self) -> dict[str, Any]:
         """Return JSON for clients of the model: ``document()``, classes and features."""
-        return {**self.document(), "classes": list(self.classes), "features": list(self.features)}
+        return {"features": [], **self.document(), "classes": list(self.classes)}
 
     @classmethod
     def of_statement(cls, statement: Any) -> DataOptions:
@@ -173,19 +173,19 @@ class DataOptions:
         """
         if not isinstance(statement, Mapping):
             raise InputError(f"these are no options of a data set: {str(statement)[:100]}")
-        keys = ("target", "label", "usual_label", "inputs", "images")
-        document = cls.of_document({key: value for key, value in statement.items() if key in keys})
+        keys = ("target", "label", "usual_label", "inputs", "images", "features")
         classes, features = statement.get("classes", []), statement.get("features", [])
         if not all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (classes, features)):
             raise InputError("classes and features: lists of names are expected")
-        document = replace(document, classes=tuple(classes), features=tuple(features))
-        return document.or_unlabelled()
+        document = cls.of_document({key: value for key, value in statement.items() if key in keys})
+        return replace(document, classes=tuple(classes)).or_unlabelled()
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> DataOptions:
         """Read ``document()`` back. Raises ``InputError`` for anything else."""
         try:
-            return cls(**{**document, "images": ImageOptions.of_document(document.get("images", {}))})
+            images = ImageOptions.of_document(document.get("images", {}))
+            return cls(**{**document, "images": images, "features": tuple(document.get("features", ()))})
         except (TypeError, AttributeError) as error:
             raise InputError(f"these are no options of a data set: {str(document)[:100]}") from error
 

@@ -154,7 +154,7 @@ def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Mode
     features = _common([(version.name, model.feature_names) for version, model in versions])
     classes = _common([(version.name, model.class_names) for version, model in versions])
     names = classes if options.target == "class" and not options.classes else options.classes
-    return replace(options, features=features, classes=names)
+    return replace(options, features=features or options.features, classes=names)
 
 
 def _common(names: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:

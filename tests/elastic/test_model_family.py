@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from slotool import loadtest, serve
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.elastic import load_model
 from slotool.elastic.family import KIND, VERSIONS_FILE, Family
@@ -183,9 +184,36 @@ def test_columns_go_by_the_names_that_a_model_was_fitted_on(files: Path, slotool
     assert evaluated.document["points"][0]["accuracy"] > 0.9
     renamed = slotool(*command.split(), "renamed.csv:cultivar", "--force")
     assert (
-        "renamed.csv: missing columns: ash; unknown columns: cinder; the model was trained on alcohol, malic_acid"
+        "renamed.csv: missing columns: ash; unknown columns: cinder; the model's columns are alcohol, malic_acid"
         in renamed.stderr
     )
+
+
+def test_a_family_puts_tables_into_the_order_of_its_own(files: Path, slotool: Slotool) -> None:
+    """Models without names of their columns take other tables by the names of the family's table."""
+    rows = X[~TRAIN].assign(cultivar=Y[~TRAIN])
+    rows[rows.columns[::-1]].to_csv("shuffled.csv", index=False)
+    rows.rename(columns={"ash": "cinder"}).to_csv("renamed.csv", index=False)
+    dump(make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN].to_numpy(), Y[TRAIN]), "a.skops")
+    command = "family a=a.skops --data wine.parquet:cultivar --repeats 1 -o f --json"
+    assert slotool(*command.split()).document["versions"][0]["accuracy"] > 0.9
+    for command in ("evaluate f", "profile points f --co-runners 0"):
+        refused = slotool(*command.split(), "--data", "renamed.csv:cultivar", "-o", "refused.parquet")
+        assert "missing columns: ash; unknown columns: cinder" in refused.stderr
+    command = "evaluate f --data shuffled.csv:cultivar -o e.parquet --repeats 1 --json"
+    evaluated = slotool(*command.split())
+    assert evaluated.document["points"][0]["accuracy"] > 0.9
+    with serve("f") as server:
+        loaded = loadtest(server.url, data="shuffled.csv:cultivar", rate=40, duration_s=1, split="all", progress=None)
+    assert loaded.log.correct.mean() > 0.9
+
+
+def test_classes_in_another_order_than_those_of_training_are_warned_of(files: Path, slotool: Slotool) -> None:
+    dump(make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN].to_numpy(), Y[TRAIN]), "a.skops")
+    command = "family a=a.skops --repeats 1 --force -o f --data"
+    for numbers, is_warned in (([0, 1, 2], False), ([1, 2, 0], True)):
+        X.assign(cultivar=np.array(numbers)[Y]).to_parquet("numbered.parquet")
+        assert ("about chance" in slotool(*command.split(), "numbered.parquet:cultivar").stderr) == is_warned
 
 
 def test_labels_are_the_classes_that_a_model_knows(files: Path, slotool: Slotool) -> None:

@@ -15,7 +15,7 @@ from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 from slotool.machine import cores_given
-from slotool.printable import counted, duration
+from slotool.printable import counted, duration, name_list
 from slotool.process import using_torch_threads
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import FilePath, as_list, numbers_in
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from slotool.data.options import ImageOptions
     from slotool.elastic.family import Family
     from slotool.tables import LatencyTable, OutcomeTable
+
+# Examples from which an accuracy about chance is worth a warning.
+MIN_EXAMPLES = 50
 
 
 def versions_in(texts: Sequence[str]) -> dict[str, str]:
@@ -175,7 +178,7 @@ def family(
         split = split or ALL
         examples = first_examples(dataset.examples(split), limit)
         title = name or ("family" if out is None else Path(out).name)
-        reading = replace(options, usual_label=dataset.label or None)
+        reading = replace(options, usual_label=dataset.label or None, features=dataset.features)
         model = Family(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=reading)
         model.require_counted_examples()
         note_order_of_classes(model, reporter)
@@ -268,10 +271,19 @@ class FamilyMade(Result):
     @property
     def warnings(self) -> list[str]:
         from slotool.elastic.evaluation import timing_warnings
+        from slotool.models import Classification
 
         sentences = timing_warnings(self.outcomes)
         if undecided := [row["version"] for row in self.rows if row["undecided"]]:
             sentences.append(f"the order of {', '.join(undecided)} by latency is {NOT_DECIDED}")
+        best, labels = max(row["accuracy"] for row in self.rows), self.family.labels
+        is_classified = isinstance(self.family.task, Classification) and len(self.outcomes.examples) >= MIN_EXAMPLES
+        if is_classified and best <= min(1.5 / max(len(labels), 1), 0.5):
+            sentences.append(
+                f"no version is right about more than {best:.0%} of examples, about chance for {len(labels)} classes: "
+                "columns may not be in the order of training, or classes, here numbered from 0 on as "
+                + name_list(labels, 6)
+            )
         return sentences
 
     @property
