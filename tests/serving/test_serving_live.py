@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -239,9 +240,12 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
     ],
 )
 def test_settings_that_are_invalid_change_nothing(shared: LiveServer, settings: Any, sentence: str) -> None:
+    rejected = partial(shared.count, "slotool_requests_total", model="three", outcome="bad-request")
+    before = rejected()
     response = update(shared, settings)
     assert response.status_code == 400
     assert sentence in response.json()["error"]
+    assert rejected() == before, "it was no inference"
     assert compute(shared)["operating_point"] == LARGE.key
 
 

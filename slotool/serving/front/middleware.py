@@ -21,7 +21,7 @@ from slotool.serving.rejections import Rejection
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 # Names of models may be escaped.
 _INFERENCE = re.compile(r"^/compute$|/infer$")
-_LIMITED = re.compile(r"^/compute$|/infer$|/feedback$")
+_COUNTED = re.compile(r"^/compute$|/infer$|/feedback$")
 _MODEL = re.compile(r"/v2/models/([^/]+)/")
 
 
@@ -80,7 +80,7 @@ class RequestMiddleware:
 
     def _let_in(self, scope: Scope, headers: dict[str, str]) -> None:
         """Raise ``Rejection`` for a request without a client's token (401), or beyond a rate (429)."""
-        front, is_limited = self._front, scope["method"] == "POST" and _LIMITED.search(scope["path"]) is not None
+        front, is_limited = self._front, counts(scope)
         if front.clients is not None and not _is_open(scope, headers):
             front.let_in(headers.get("authorization"), is_limited)
         if front.addresses is not None and is_limited:
@@ -122,6 +122,11 @@ class RequestMiddleware:
             bytes_out=bytes_out,
             answer={} if answer is None else facts_of(answer),
         )
+
+
+def counts(scope: Scope) -> bool:
+    """True for an inference or a label: it counts against rates, and its rejection in the metrics of requests."""
+    return scope["method"] == "POST" and _COUNTED.search(scope["path"]) is not None
 
 
 def _is_open(scope: Scope, headers: dict[str, str]) -> bool:

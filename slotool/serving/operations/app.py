@@ -26,7 +26,7 @@ from slotool.serving.front.compute import Compute
 from slotool.serving.front.frontend import FrontEnd, RuntimeSettings, json_response
 from slotool.serving.front.labels import FeedbackEndpoint
 from slotool.serving.front.live_page import LivePage
-from slotool.serving.front.middleware import RequestMiddleware, is_from_browser
+from slotool.serving.front.middleware import RequestMiddleware, counts, is_from_browser
 from slotool.serving.front.oip import OpenInference, SharedMemoryRoutes, reason_of_page
 from slotool.serving.http import InferenceHandler
 from slotool.serving.monitoring.access_log import AccessLog
@@ -141,7 +141,8 @@ class _Pages:
     async def rejected(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Rejection)
         named = request.path_params.get("model") or request.headers.get("model")
-        return self._front.rejected(error, named).response()
+        reply = self._front.rejected(error, named) if counts(request.scope) else Reply.rejecting(error)
+        return reply.response()
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
