@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 import numpy as np
@@ -228,9 +229,11 @@ def refuse_existing(path: Path, force: bool) -> None:
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         require_regular(path, ArtifactError, "no such artifact folder")
+        if path.suffix in (".csv", ".parquet"):
+            raise ArtifactError(f"{path}: a table, but an artifact is a folder that slotool wrote")
         raise ArtifactError(
             f"{path}: a file, but an artifact is a folder; make one of models of your own, "
-            f"slotool family {path} --data TABLE:LABEL -o {path.stem}"
+            f"slotool family {quote(str(path))} --data TABLE:LABEL -o {quote(path.stem)}"
         )
     if not is_artifact(path):
         raise ArtifactError(f"{path}: no {MANIFEST} in it; not an artifact, or one whose writing was cut short")

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pyarrow as pa
@@ -135,12 +136,12 @@ def _why_no_graphs(path: Path, error: Exception) -> str:
     if path.suffix == PARQUET:
         return f"{path}: not a readable Parquet file ({' '.join(str(error).split())[:120]})"
     made_from = {
-        ".onnx": f"--onnx {path}",
-        ".keras": f"--keras {path}",
-        ".py": f"--torch {path}:FACTORY --input-shape …",
+        ".onnx": f"--onnx {quote(str(path))}",
+        ".keras": f"--keras {quote(str(path))}",
+        ".py": f"--torch {quote(str(path))}:FACTORY --input-shape …",
     }
     flags = made_from.get(path.suffix, "--torch, --onnx or --keras …")
-    return f"{path}: no graph file (.parquet or .jsonl); make one: slotool capture {flags} -o {path.stem}.jsonl"
+    return f"{path}: no graph file (.parquet or .jsonl); make one: slotool capture {flags} -o {quote(path.stem)}.jsonl"
 
 
 def _parse_rows(path: Path, file: pq.ParquetFile, ids: Collection[str] | None) -> Iterator[OperatorGraph]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -282,5 +283,5 @@ def require_points(demands: Sequence[Demand]) -> None:
                 raise ArgumentError(
                     "latency",
                     f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served "
-                    f"by it: slotool profile points {artifact}",
+                    f"by it: slotool profile points {quote(str(artifact))}",
                 )

@@ -81,6 +81,9 @@ def test_a_missing_file_a_missing_manifest_and_a_torn_one_are_refused(bundle: Pa
         open_artifact(bundle)
     with pytest.raises(ArtifactError, match=r"a file, but an artifact is a folder; make one .* -o weights$"):
         open_artifact(bundle / "weights.safetensors")
+    (bundle / "table.csv").write_text("subject,latency_s\n")
+    with pytest.raises(ArtifactError, match="a table, but an artifact is a folder"):
+        open_artifact(bundle / "table.csv")
     with pytest.raises(ArtifactError, match="no such artifact folder"):
         open_artifact(bundle / "nowhere")
 

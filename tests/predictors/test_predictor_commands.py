@@ -210,13 +210,24 @@ def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("path", "command"),
-    [("mine.onnx", "--onnx mine.onnx"), ("mine.py", "--torch mine.py:FACTORY --input-shape 3,32,32")],
+    [
+        ("mine.onnx", "--onnx mine.onnx"),
+        ("mine.py", "--torch mine.py:FACTORY --input-shape 3,32,32"),
+        ("mine.py:make", "--torch mine.py:make --input-shape 3,32,32"),
+        ("my nets/mine.onnx", "--onnx 'my nets/mine.onnx'"),
+    ],
 )
-def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool, path: str, command: str) -> None:
+def test_a_network_in_place_of_a_predictor_names_its_option(slotool, path: str, command: str) -> None:
     finished = slotool("predict", path)
     assert finished.exit_code == 2
     sentence = f"{path} is no predictor; a network goes behind its option: slotool predict {command}"
     assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+
+
+def test_a_table_in_place_of_a_predictor_names_the_command_that_learns_from_it(slotool) -> None:
+    finished = slotool("predict", "ok.csv", "--networks", "resnet50")
+    assert finished.exit_code == 2
+    assert "slotool train-predictor ok.csv" in " ".join(finished.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
@@ -15,6 +16,7 @@ from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
+from slotool.factories import is_factory
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.predictors.answers.choice import chosen_predictor
 from slotool.predictors.answers.chosen import is_of_here
@@ -34,13 +36,17 @@ NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jso
 
 
 def predictor_in(text: str) -> Path:
-    """Return the path of a predictor. Raises ``ValueError`` for a file that is a network."""
-    option = NETWORK_FILES.get(Path(text).suffix)
+    """Return the path of a predictor. Raises ``ValueError`` for a file that is a network, a factory and a table."""
+    factory, suffix = is_factory(text), Path(text).suffix
+    if suffix == ".csv":
+        command = f"train one on a table: slotool train-predictor {quote(text)} --graphs GRAPHS -o predictor"
+        raise ValueError(f"{text} is no predictor; {command}")
+    option = "--torch" if factory else NETWORK_FILES.get(suffix)
     if option is None:
         return Path(text)
-    factory = ":FACTORY --input-shape 3,32,32" if option == "--torch" else ""
+    shape = f"{'' if factory else ':FACTORY'} --input-shape 3,32,32" if option == "--torch" else ""
     raise ValueError(
-        f"{text} is no predictor; a network goes behind its option: slotool predict {option} {text}{factory}"
+        f"{text} is no predictor; a network goes behind its option: slotool predict {option} {quote(text)}{shape}"
     )
 
 

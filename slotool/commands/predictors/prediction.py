@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
@@ -43,8 +44,8 @@ def advice_of(chosen: Chosen, trained: SettingPredictor[Any], elsewhere: bool, *
         return ["to measure operators of this machine instead, leave the predictor out"]
     return [
         "to learn this machine, measure ten networks here and adapt: "
-        f"slotool profile solo GRAPHS --for {chosen.folder} -o few.parquet; "
-        f"slotool adapt-predictor {chosen.folder} few.parquet --graphs GRAPHS -o here"
+        f"slotool profile solo GRAPHS --for {quote(chosen.folder)} -o few.parquet; "
+        f"slotool adapt-predictor {quote(chosen.folder)} few.parquet --graphs GRAPHS -o here"
     ]
 
 

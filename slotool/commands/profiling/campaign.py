@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, Table, records_table, table
@@ -63,7 +64,7 @@ class Proposal:
 
     def notes(self, out: Path) -> list[str]:
         """Return the command that adapts the predictor."""
-        return [f"next: slotool adapt-predictor {self.path} {out} --graphs … -o adapted"]
+        return [f"next: slotool adapt-predictor {quote(str(self.path))} {quote(str(out))} --graphs … -o adapted"]
 
 
 @result

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from slotool import factories
@@ -48,7 +49,7 @@ def load_torch_modules(
     product = factories.make(name, is_made=is_made, what="a torch.nn.Module", error=GraphError, arguments=arguments)
     several = isinstance(product, Iterable) and not isinstance(product, str | bytes) and not _is_keras_model(product)
     if not isinstance(product, nn.Module) and not several:
-        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(product) else ""
+        hint = f": a Keras model is captured by --keras {quote(name)}" if _is_keras_model(product) else ""
         raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(product).__name__}{hint}")
     return product if isinstance(product, nn.Module) else _named(name, product)
 
@@ -116,7 +117,9 @@ def _by_factory(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
     module = factories.make(name, is_made=_is_keras_model, what="a keras.Model", error=GraphError, arguments=arguments)
     if not isinstance(module, keras.Model):
         torch = sys.modules.get("torch")
-        hint = f": give it by --torch {name}" if torch is not None and isinstance(module, torch.nn.Module) else ""
+        hint = (
+            f": give it by --torch {quote(name)}" if torch is not None and isinstance(module, torch.nn.Module) else ""
+        )
         raise GraphError(f"{name} makes no keras.Model, but something of type {type(module).__name__}{hint}")
     return module
 
@@ -135,7 +138,7 @@ def chosen_applications(names: str) -> list[str]:
         if name.endswith(".keras"):
             raise GraphError(
                 f"{name}: only members of keras.applications are taken here; make a graph file of it: "
-                f"slotool capture --keras {name} -o {Path(name).stem}.jsonl"
+                f"slotool capture --keras {quote(name)} -o {quote(Path(name).stem)}.jsonl"
             )
         if name not in all_names:
             raise GraphError(f"{name!r} is not in keras.applications; {_meant(name, all_names)}")

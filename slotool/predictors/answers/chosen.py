@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import ArgumentError
@@ -195,7 +196,7 @@ def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> 
     options += [f"--batch-size {conditions['batch_size']}"] if "batch_size" in conditions else []
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
-        f"slotool adapt-predictor {one.folder} few.parquet --graphs GRAPHS -o PREDICTOR"
+        f"slotool adapt-predictor {quote(one.folder)} few.parquet --graphs GRAPHS -o PREDICTOR"
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
@@ -469,7 +470,9 @@ def _require_model(path: Path) -> None:
         schema = next((name for name in _OPTIONS if f'"{name}"'.encode() in head), None)
     if schema in _OPTIONS:
         what, option = _OPTIONS[schema]
-        raise InputError(f"{path}: this is {what}, not a model; to serve with it: slotool serve {option} {path}")
+        raise InputError(
+            f"{path}: this is {what}, not a model; to serve with it: slotool serve {option} {quote(str(path))}"
+        )
 
 
 def _manifest(path: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from shlex import quote
 from typing import ClassVar, Self
 
 import numpy as np
@@ -180,7 +181,7 @@ class ArrivalTable(Table):
                 raise
             raise TableError(
                 f"{path} is a recorded trace, not an arrival table ({error}); "
-                f"slotool generate arrivals --trace {path} -o arrivals.parquet makes one"
+                f"slotool generate arrivals --trace {quote(str(path))} -o arrivals.parquet makes one"
             ) from None
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
