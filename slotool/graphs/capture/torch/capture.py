@@ -127,7 +127,13 @@ def _refusal(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype
         others = ["float32" if inputs[0].dtype == "int64" else "int64"] if len(inputs) == 1 else []
         hint = next((f"; it runs on {other}: --input-dtype {other}" for other in others
                      if _failure(module, [replace(inputs[0], dtype=other)], dtype) is None), hint)  # fmt: skip
-    how = f"be traced on inputs of {shapes}" if failure is None else f"run on inputs of {shapes} (batch of {BATCH})"
+    if failure is not None and len(inputs) == 1 and len(inputs[0].shape) > 1:
+        example = replace(inputs[0], shape=inputs[0].shape[1:])
+        if _failure(module, [example], dtype) is None:
+            hint = f"; leave out the batch: --input-shape {','.join(map(str, example.shape))}"
+    how = f"be traced on inputs of {shapes}"
+    if failure is not None:
+        how = f"run on inputs of {shapes}, with a batch of {BATCH} added in front"
     return GraphError(f"{name} cannot {how}: {' '.join(text.splitlines()[0].split())[:200]}{hint}")
 
 
