@@ -76,8 +76,9 @@ def ask(router: Router, count: int, options: RequestOptions) -> list[InferenceRe
 
 
 def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
-    router: Router, engine: LocalInferenceEngine, family: ServedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    router: Router, engine: LocalInferenceEngine, family: ServedModel, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     losses: list[str] = []
     router.events.listen(lambda kind, sentence, fields: losses.append(sentence) if kind == "worker-lost" else None)
 
@@ -118,6 +119,9 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
         "worker 0 ended in the middle of a call (exit code -9)",
         "worker 1 was ended: a call took longer than 4 s, the limit of calls like it (--hang)",
     ]
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 2
+    assert all(sentence in line for sentence, line in zip(losses, printed, strict=True))
     assert (count("slotool_retries_total", {"model": "family"}) or 0) >= 2
 
 
@@ -152,7 +156,7 @@ def test_those_who_wait_are_reported_when_their_deadline_comes_though_every_work
 
 
 def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
-    router: Router, engine: LocalInferenceEngine, monkeypatch: pytest.MonkeyPatch
+    router: Router, engine: LocalInferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(local, "START_FACTOR", 0.5)
     monkeypatch.setattr(local, "MIN_START_LIMIT_S", 0.5)
@@ -174,6 +178,10 @@ def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
         return await router.answer("family", X[:1], RequestOptions(), router.now_us(), HERE)
 
     assert isinstance(asyncio.run(asyncio.wait_for(stopped_twice(), 300)), InferenceResult)
+    printed = capsys.readouterr().err.splitlines()
+    assert "worker 0 ended while it was idle" in printed[0]
+    assert "worker 0 ended while it was loading" in printed[1]
+    assert all(f"exit code {-signal.SIGKILL}" in line for line in printed)
 
 
 def test_a_model_that_is_no_artifact_cannot_be_sent(family: ServedModel) -> None:

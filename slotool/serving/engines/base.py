@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 
 Done = Callable[[Outputs | Exception], None]
-# Called when a worker is lost or removed (False), and when it is added or replaced (True).
-WorkerChange = Callable[[int, bool], None]
+
+
+class WorkerChange(Protocol):
+    """Called when a worker is lost or removed, and when it is added or replaced (``alive``)."""
+
+    def __call__(self, worker: int, alive: bool, exit_code: int | None = None, /) -> None: ...
 
 
 class WorkerLost(WorkerError):
@@ -229,5 +233,5 @@ class ReplicatedEngine(InferenceEngine, Generic[AnyReplica]):
             self._on_change(worker, False)
 
 
-def _nobody_listens(worker: int, alive: bool) -> None:
+def _nobody_listens(worker: int, alive: bool, exit_code: int | None = None, /) -> None:
     raise RunError("the engine is not open")

@@ -286,7 +286,7 @@ class LocalInferenceEngine(ReplicatedEngine[WorkerProcess]):
         code = process.end()
         call, process.call = process.call, None
         if call is None:
-            self._on_change(worker, False)
+            self._on_change(worker, False, code)
         process.starts_at_s = time.monotonic()
         if worker >= self.workers:
             self._remove_if_idle(worker)

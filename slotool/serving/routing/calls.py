@@ -15,7 +15,7 @@ from slotool.errors import SlotoolError
 from slotool.scheduling import Batch, Workers
 from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.engines.ensemble import EnsemblePlan, ensemble_plan
-from slotool.serving.events import Events
+from slotool.serving.events import Events, warn
 from slotool.serving.monitoring.metrics import Metrics
 from slotool.serving.request import Outputs, combined, settle
 from slotool.serving.routing.model_queue import ModelQueue
@@ -185,7 +185,7 @@ class ModelCalls:
         self._metrics.cancelled_calls.labels(model_queue.served.name).inc()
         self._engine.cancel(worker)
 
-    def worker_changed(self, worker: int, alive: bool) -> None:
+    def worker_changed(self, worker: int, alive: bool, exit_code: int | None = None) -> None:
         """Handle a worker without a call that was lost, removed, replaced or added."""
         if alive:
             self._workers.adds(self._now_us(), worker)
@@ -202,12 +202,14 @@ class ModelCalls:
         else:
             at = "was idle" if self._workers.is_alive(worker) else "was loading"
             self._workers.remove(worker)
-            self._lose(worker, f"worker {worker} ended while it {at}")
+            how = "" if exit_code is None else f" (exit code {exit_code})"
+            self._lose(worker, f"worker {worker} ended while it {at}{how}")
 
     def _lose(self, worker: int, sentence: str, **fields: Any) -> None:
         """Count a restart now: a worker that keeps dying as it loads never serves."""
         self._lost.add(worker)
         self._metrics.restarts.inc()
+        warn(f"{sentence}; another is started")
         self._events.emit("worker-lost", sentence, worker=worker, **fields)
 
 
