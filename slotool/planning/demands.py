@@ -169,6 +169,8 @@ def demands_of(
             promise = Promise(1e3 * (entry.deadline_ms or 0.0), entry.attainment, entry.min_accuracy, confidence)
             outcomes = None if outcome_table is None else _of_shares(outcome_table, rule_set, reporter)
             workers, remarks = worker_types(tables, outcomes, rule_set, subject=entry.subject, **conditions)
+            if promise.accuracy:
+                remarks += dict.fromkeys(text for worker in workers for text in worker.profile.grid.unknown_accuracy)
             for remark in remarks:
                 reporter.warn(f"{of}{remark}")
             named = named_alike(workers, list(demands[0].workers.values()) if demands else [], name)

@@ -139,7 +139,7 @@ def simulate(
     service = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))
     scenario = Scenario.of(loaded(ArrivalTable, arrivals).times_s, deadline_ms / 1e3, workers, tuple(deaths_s))
     reporter = reporter_of(progress)
-    for remark in service.grid.remarks:
+    for remark in (*service.grid.remarks, *service.grid.unknown_accuracy):
         reporter.warn(remark)
     service.grid.require_deadline(deadline_ms * 1e3)
     sampled = ServiceTimes.sampled(service.grid, service.samples_us, seed)

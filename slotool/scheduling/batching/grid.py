@@ -29,7 +29,8 @@ class ControlGrid:
     float64 [P], ascending. ``latency_us``: float64 [P, B], never falling along B. ``remarks``: sentences on what was
     repaired, all of it on the safe side: a size not profiled counts as the next larger one that was; a latency below
     that of a smaller batch is raised to it; points that another one beats in accuracy and in every latency are left
-    out, since no policy should ever choose them, unless ``all_points`` are wanted.
+    out, since no policy should ever choose them, unless ``all_points`` are wanted. ``unknown_accuracy``: the sentence
+    for a single point without accuracy, which matters only where accuracies are shown or promised.
 
     Raises ``InputError`` for what cannot be repaired safely: no latency at all or none at the largest size, a latency
     not positive or beyond a year, one that falls by more than half while the batch grows and whose median (where
@@ -39,6 +40,7 @@ class ControlGrid:
     def __init__(self, space: ControlSpace, *, all_points: bool = False):
         self.space = space
         self.remarks: list[str] = []
+        self.unknown_accuracy: list[str] = []
         self.sizes = np.array(sorted({b for point in space.points for b in space.batch_sizes(point)}), dtype=np.int64)
         if not len(self.sizes):
             raise InputError("no latency of any operating point is known; profile the points first")
@@ -149,7 +151,7 @@ class ControlGrid:
     def _accuracies(self) -> np.ndarray:
         accuracies = [self.space.accuracy(point) for point in self.space.points]
         if accuracies == [None]:  # nothing is chosen by it
-            self.remarks.append(f"the accuracy of {self.space.points[0]} is not known: it counts as 0")
+            self.unknown_accuracy.append(f"the accuracy of {self.space.points[0]} is not known: it counts as 0")
             accuracies = [0.0]
         for point, value in zip(self.space.points, accuracies, strict=True):
             if value is None:
