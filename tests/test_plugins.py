@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,18 @@ from slotool.predictors.solo.linear import LinearPredictor
 class Acme(LinearPredictor):
     name = "acme"
     fitted_to = ("solo",)
+"""
+STEPS = """
+from slotool.predictors.solo.linear import LinearPredictor
+from slotool.testing.predictors import PredictorConformance
+
+
+class Steps(LinearPredictor):
+    fit_steps = int("77")
+
+
+class TestSteps(PredictorConformance):
+    make = staticmethod(Steps)
 """
 GENERATOR = """
 from slotool.rules.generate.bootstrap import Bootstrap
@@ -354,6 +367,14 @@ def test_help_knows_the_parameters_of_plugins() -> None:
         for name in names:
             found = found.commands[name]
         assert parameter in {param.name for param in found.params}, path
+
+
+def test_a_failed_conformance_shows_the_values_that_differ(tmp_path: Path) -> None:
+    (tmp_path / "test_steps.py").write_text(STEPS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "progress", "test_steps.py"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 1, finished.stdout
+    assert "== 77" in finished.stdout
 
 
 def test_engines_of_plugins_serve(install: Install) -> None:
