@@ -15,21 +15,22 @@ from slotool.errors import InputError, TableError
 from slotool.tables.labels import label_texts
 from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema, Table, list_of
 
+IMPORT = "slotool import-outcomes makes an outcome table of answers, also where some are missing"
 OUTCOME_SCHEMA = Schema(
     "outcome",
     1,
     (
         Column("example", "text", "the example's name or number", rule=NOT_EMPTY),
         Column("version", "text", "service version, or operating point key", rule=NOT_EMPTY),
-        Column("error", "number", "0 or 1, or a continuous error such as WER", rule=AMOUNT),
+        Column("error", "number", "0 or 1, or a continuous error such as WER", rule=AMOUNT, remedy=IMPORT),
         Column(
             "confidence",
             "number",
             "the version's own confidence in its answer",
             rule=MODERATE,
-            remedy="import-outcomes reads tables in which answers are missing",
+            remedy=IMPORT,
         ),
-        Column("latency_s", "number", "seconds the version took for this example", rule=AMOUNT),
+        Column("latency_s", "number", "seconds the version took for this example", rule=AMOUNT, remedy=IMPORT),
         Column(
             "cost",
             "number",

@@ -151,9 +151,9 @@ class Schema:
         if missing:
             names = ", ".join(column.name for column in missing)
             aliases = [f"{column.name} may be called {column.alias}" for column in missing if column.alias]
-            raise TableError(
-                f"{source}: {'; '.join([f'column {names} is missing', *aliases])}; this is no {self.name} table"
-            )
+            remedies = list(dict.fromkeys(column.remedy for column in missing if column.remedy))
+            parts = [f"column {names} is missing", *aliases, f"this is no {self.name} table", *remedies]
+            raise TableError(f"{source}: {'; '.join(parts)}")
         typed = {
             c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source)
             for c in self.columns

@@ -118,7 +118,7 @@ def _table(**changes):
     [
         (lambda rows: rows[1:], (), "example 'e0' of version 'small' is missing"),
         (lambda rows: rows.iloc[[0, *range(len(rows))]], (), "example 'e0' of version 'small' appears more than once"),
-        (_table(confidence="nan"), (), "column confidence: 'nan' is missing or NaN; import-outcomes reads"),
+        (_table(confidence="nan"), (), "column confidence: 'nan' is missing or NaN; slotool import-outcomes"),
         (_table(confidence=0.5), ("--policies", "seq"), "constant confidence"),
         (_table(error=1.5), ("--max-error", "1"), "the largest is 1.5"),
         (_table(error=-1), (), "column error: '-1' must not be negative"),
@@ -136,6 +136,7 @@ def _table(**changes):
         (lambda rows: rows[rows["example"] == "e0"], (), "o.csv: it has 1 example; rules need at least 20"),
         (lambda rows: rows[rows["example"] < "e2"], (), "examples; rules need at least 20"),
         (lambda rows: rows.drop(columns="confidence"), (), "column confidence is missing"),
+        (lambda rows: rows.drop(columns=["error", "latency_s"]), (), "no outcome table; slotool import-outcomes"),
         (_table(), ("--tolerances", "-0.1"), "tolerances must be numbers from 0 up"),
         (_table(), ("--tolerances", "0:0.1:0"), "start:stop:step"),
         (_table(), ("--tolerances", "0:inf:1"), "start:stop:step"),
