@@ -101,6 +101,12 @@ def named(grid: ControlGrid, best: tuple[int, int, float]) -> tuple[OperatingPoi
     return grid.points[best[0]], int(grid.sizes[best[1]])
 
 
+def test_the_reason_for_a_request_without_a_deadline_states_no_infinite_time() -> None:
+    decision = decide(SlackFit(three_versions()), math.inf)
+    assert isinstance(decision, Decision)
+    assert "inf" not in decision.reason
+
+
 @given(grids(), st.integers(1, 8_000), st.integers(1, 25))
 def test_slackfit_takes_the_largest_batch_of_the_bucket_just_under_the_slack(
     grid: ControlGrid, slack_us: int, buckets: int

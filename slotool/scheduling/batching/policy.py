@@ -130,7 +130,8 @@ class BatchingPolicy(Policy):
             return CannotMeet(self._why_rejected(query.examples, slack_us, grid.latency_us[lowest, narrowest], queue))
         row, column = divmod(cell, len(grid.sizes))
         took_us = grid.latency_us[row, column]
-        reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
+        left = f" of {slack_us:.0f} µs of slack" if slack_us < np.inf else ", and there is no deadline"
+        reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs{left}"
         return Decision(grid.points[row], int(grid.sizes[column]), reason, switches=self.switches)
 
     def _chosen(self, now_us: float, deadlines_us: np.ndarray, queue: EdfQueue, lowest: int, narrowest: int) -> int:
