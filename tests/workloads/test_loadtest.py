@@ -327,6 +327,20 @@ def test_ctrl_c_keeps_what_was_finished(slotool: Any, server: Any, tmp_path: Pat
     assert log.provenance["interrupted"] is True
 
 
+def test_ctrl_c_before_the_first_answer_leaves_no_file(slotool: Any, server: Any, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while len(server.seen) < WARM_UP:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "r.parquet"
+    threading.Thread(target=interrupt, daemon=True).start()
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 0.2, "--duration", 60)
+    assert run.exit_code == 130
+    assert "r.parquet is not written" in run.stderr
+    assert not out.exists()
+
+
 def test_open_loop_a_stall_delays_no_later_request(server: Any) -> None:
     """While the server sits on a few requests all others leave on time, and nothing that the stall cost is hidden."""
     server.stalls, server.stall_s = range(WARM_UP + 10, WARM_UP + 15), 0.5

@@ -181,6 +181,8 @@ def _driven(
         if run.finished and out is not None:
             run.log({**provenance, "interrupted": True}).save(out)
             interruption.add_note(f"wrote {out} with the requests that had finished")
+        elif out is not None:
+            interruption.add_note(f"{out} is not written, as no request had finished")
         raise
     finally:
         if injection is not None:
