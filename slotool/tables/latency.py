@@ -85,7 +85,7 @@ LATENCY_SCHEMA = Schema(
         Column("status", "text", "ok, or why there are none: failed, skipped, timeout, out-of-memory", default="ok"),
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
-        Column("samples_s", "numbers", "seconds per call, as measured", rule=POSITIVE, alias="latency_s", rounds="all"),
+        Column("samples_s", "numbers", "seconds per call (ms ÷ 1000)", rule=POSITIVE, alias="latency_s", rounds="all"),
         Column(
             "samples_per_round",
             "numbers",
@@ -125,7 +125,7 @@ class LatencyTable(Table):
         empty = (rows["status"] == "ok") & (rows["samples_s"].map(len) == 0)
         if empty.any():
             at = int(np.flatnonzero(empty.to_numpy())[0])
-            raise TableError(f"{source}: {row_name(at)}, column samples_s: no samples though its status is ok")
+            raise TableError(f"{source}: {row_name(at)}, samples_s or latency_s: no samples though its status is ok")
         return rows
 
     def where(self, **conditions: Any) -> LatencyTable:

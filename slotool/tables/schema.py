@@ -149,10 +149,10 @@ class Schema:
         called = {c.name: self._name_in(frame, c) for c in self.columns}
         missing = [column for column in self.columns if column.required and called[column.name] not in frame]
         if missing:
-            names = ", ".join(column.name for column in missing)
-            aliases = [f"{column.name} may be called {column.alias}" for column in missing if column.alias]
-            remedies = list(dict.fromkeys(column.remedy for column in missing if column.remedy))
-            parts = [f"column {names} is missing", *aliases, f"this is no {self.name} table", *remedies]
+            names = ", ".join(f"{c.name} or {c.alias}" if c.alias else c.name for c in missing)
+            meanings = "; ".join(column.meaning for column in missing)
+            remedies = dict.fromkeys(column.remedy for column in missing if column.remedy)
+            parts = [f"column {names} is missing: {meanings}", f"this is no {self.name} table", *remedies]
             raise TableError(f"{source}: {'; '.join(parts)}")
         typed = {
             c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source)

@@ -68,7 +68,8 @@ def test_a_parquet_table_of_plain_numbers_and_several_rows_per_subject(tmp_path:
         ("subject,latency_s\na,-0.1\n", "row 1, column latency_s"),
         ("subject,latency_s\na,nan\n", "row 1, column latency_s"),
         ("subject,latency_s\na,fast\n", "column latency_s: 'fast' is not a list of numbers"),
-        ("subject,latency_ms\na,1\n", "column samples_s is missing; samples_s may be called latency_s"),
+        ("subject,latency_s\na,1\nb,\n", "row 2, samples_s or latency_s: no samples"),
+        ("subject,latency_ms\na,1\n", "column samples_s or latency_s is missing: seconds per call (ms ÷ 1000)"),
     ],
 )
 def test_latencies_that_are_none_are_sentences_in_the_tables_own_words(tmp_path: Path, text, sentence) -> None:
