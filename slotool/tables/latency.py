@@ -34,6 +34,7 @@ def _measured(
 
 
 _MEASURED = (
+    _measured("name", "text", "what people call the subject, if it is called by an id", ""),
     _measured("content", "text", "checksum of what the subject's name stood for", ""),
     _measured("calls_per_sample", "integer", "calls in the block whose mean is one sample", 0, NOT_NEGATIVE),
     _measured("open_s", "number", "seconds until the subject was open", rule=NOT_NEGATIVE),

@@ -269,6 +269,21 @@ def test_a_kind_of_worker_that_is_too_slow_for_the_deadline_is_left_out(slotool:
     assert "no fleet of slow, 1 thread: of 1.5 ms left for computing" in " ".join(done.stderr.split())
 
 
+def test_a_network_is_planned_by_its_name(slotool: Slotool, tmp_path: Path) -> None:
+    """Campaigns and predictors call the rows of a captured network by an id."""
+    file = tmp_path / "latency.parquet"
+    rows = [{"subject": f"{i:016x}", "name": f"width {i}", "samples_s": [1e-3] * 20} for i in range(30)]
+    LatencyTable.of(rows).save(file)
+    unclear = slotool("plan", file, "--rate", 20, "--deadline-ms", 100)
+    assert unclear.exit_code == 2
+    assert "--subject" in unclear.stderr
+    assert "width 0" in unclear.stderr
+    assert len(unclear.stderr) < 400
+    for subject in (rows[3]["name"], rows[3]["subject"]):
+        done = slotool("plan", file, "--rate", 20, "--deadline-ms", 100, "--subject", subject)
+        assert str(rows[3]["subject"]) in done.stdout, done.stderr
+
+
 def test_a_point_that_is_a_bare_name_is_refused_with_what_to_write(slotool: Slotool, tmp_path: Path) -> None:
     file = tmp_path / "latency.csv"
     file.write_text("subject,point,batch_size,latency_s\nnet,small,1,0.001\n")

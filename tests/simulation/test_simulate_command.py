@@ -148,7 +148,11 @@ def test_calls_may_be_planned_at_another_quantile(slotool: Any, tmp_path: Path) 
     [
         (ROWS, 0.5, "a deadline of 0.5 ms is shorter than the fastest point takes"),
         (ROWS + "net,depth=3,1,0.005,0.95\n", 20.0, "known up to batch size 1 only"),
-        (ROWS + "other,depth=3,1,0.005,0.95\n", 20.0, "name a subject; the latency table holds net, other"),
+        (
+            ROWS + "other,depth=3,1,0.005,0.95\n",
+            20.0,
+            "name a subject with --subject; the latency table holds net, other",
+        ),
         (ROWS.replace(",0.9\n", ",1.9\n"), 20.0, "not within 0 and 1"),
         (ROWS.replace("0.009", "-0.009"), 20.0, "must be greater than 0"),
         (ROWS.replace("0.009", "nan"), 20.0, "must be greater than 0"),

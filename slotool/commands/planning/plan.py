@@ -113,7 +113,7 @@ def plan(
         arrivals: File of ``generate_arrivals``. In Python also a table, or instants in ascending seconds, float64 [n].
         rate: Poisson arrivals per second instead, for a minute.
         outcomes: Accuracy of the points; None: column accuracy of the table.
-        subject: Subject of the rows; None: the only one.
+        subject: Id or name of the network, as profiled; None: the only one.
         device: Only rows of this device; None: the only one.
         policies: Policies to try; None: slackfit, maxacc, fixed. If these need more workers than the rate alone,
             value-iteration is tried too, which takes seconds to compile once. ``"fixed"`` stands for each point that

@@ -322,7 +322,7 @@ def _factor(log: np.ndarray) -> np.ndarray:
 def _subject(item: OperatorGraph | Colocation) -> dict[str, str]:
     if isinstance(item, Colocation):
         return {"subject": item.subject.id, "co_runners": "+".join(sorted(graph.id for graph in item.co_runners))}
-    return {"subject": item.id}
+    return {"subject": item.id, "name": item.name}
 
 
 def _solo(item: OperatorGraph | Colocation) -> dict[str, float]:

@@ -87,6 +87,7 @@ class Measurer(ABC):
             "precision": settings.precision_of(backend),
             "threads": settings.threads,
             "machine": machine_id(),
+            "name": subject.title,
             "content": subject.content,
             "cache": "warm",
             "affinity": ",".join(map(str, cores)),

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError
+from slotool.printable import name_list
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
@@ -79,16 +80,16 @@ def read_samples(
 def _rows_of(
     latency: LatencyTable, subject: str | None, devices: Sequence[str], conditions: dict[str, Any]
 ) -> tuple[LatencyTable, str]:
-    """Return the rows of ``subject`` or of the only one, and its name."""
+    """Return the rows of ``subject``, called by id or name, or of the only one, and its id."""
     solo = latency.where(status="ok", co_runners="", **conditions)
-    subjects = sorted(set(solo.rows["subject"]))
-    if subject is None and len(subjects) != 1:
-        raise InputError(f"name a subject; the latency table holds {', '.join(subjects) or 'no rows of this kind'}")
-    subject = subject or subjects[0]
-    selected = solo.where(subject=subject)
-    if selected.rows.empty:
-        raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
-    return selected.of_devices(devices), subject
+    names = dict(zip(solo.rows["subject"], solo.rows.get("name", solo.rows["subject"]), strict=True))
+    selected = [key for key in names if subject in (None, key)] or [key for key in names if subject == names[key]]
+    if len(selected) != 1:
+        listed = selected if subject and selected else sorted(name or key for key, name in names.items())
+        wrong = "" if subject is None else f"{len(selected) or 'no'} subjects are called {subject!r}; "
+        known = name_list(listed, 8) or "no rows of this kind"
+        raise InputError(f"{wrong}name a subject with --subject; the latency table holds {known}")
+    return solo.where(subject=selected[0]).of_devices(devices), selected[0]
 
 
 def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarray]:
