@@ -135,12 +135,9 @@ def _why_no_graphs(path: Path, error: Exception) -> str:
     """Return the message for a model in place of a graph file: the command that captures it."""
     if path.suffix == PARQUET:
         return f"{path}: not a readable Parquet file ({' '.join(str(error).split())[:120]})"
-    made_from = {
-        ".onnx": f"--onnx {quote(str(path))}",
-        ".keras": f"--keras {quote(str(path))}",
-        ".py": f"--torch {quote(str(path))}:FACTORY --input-shape …",
-    }
-    flags = made_from.get(path.suffix, "--torch, --onnx or --keras …")
+    from slotool.graphs.capture.sources import options_of
+
+    flags = options_of(str(path)) or "--torch, --onnx or --keras …"
     return f"{path}: no graph file (.parquet or .jsonl); make one: slotool capture {flags} -o {quote(path.stem)}.jsonl"
 
 

@@ -16,7 +16,6 @@ from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.values import above, at_least, latency
 from slotool.errors import ArgumentError
-from slotool.factories import is_factory
 from slotool.graphs.capture.networks import Dtypes, Network, Networks, PackageNetworks, Shapes
 from slotool.predictors.answers.choice import chosen_predictor
 from slotool.predictors.answers.chosen import is_of_here
@@ -31,23 +30,16 @@ if TYPE_CHECKING:
     from slotool.predictors.trained.artifact import SettingPredictor
 
 
-# Files that are networks, and the options that take them.
-NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph", ".py": "--torch"}
-
-
 def predictor_in(text: str) -> Path:
     """Return the path of a predictor. Raises ``ValueError`` for a file that is a network, a factory and a table."""
-    factory, suffix = is_factory(text), Path(text).suffix
-    if suffix == ".csv":
+    if Path(text).suffix == ".csv":
         command = f"train one on a table: slotool train-predictor {quote(text)} --graphs GRAPHS -o predictor"
         raise ValueError(f"{text} is no predictor; {command}")
-    option = "--torch" if factory else NETWORK_FILES.get(suffix)
-    if option is None:
-        return Path(text)
-    shape = f"{'' if factory else ':FACTORY'} --input-shape 3,32,32" if option == "--torch" else ""
-    raise ValueError(
-        f"{text} is no predictor; a network goes behind its option: slotool predict {option} {quote(text)}{shape}"
-    )
+    from slotool.graphs.capture.sources import options_of
+
+    if options := options_of(text):
+        raise ValueError(f"{text} is no predictor; a network goes behind its option: slotool predict {options}")
+    return Path(text)
 
 
 @command_line(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from slotool.factories import is_factory
@@ -48,6 +49,15 @@ class Source:
         by_name = isinstance(shape, Mapping)
         read = {name: tuple(sizes) for name, sizes in shape.items()} if by_name else tuple(shape)
         return cls(**{**document, "input_shape": read})
+
+
+def options_of(text: str) -> str:
+    """Return the command-line options for a network's file or factory; empty if ``text`` is neither."""
+    by_suffix = {".onnx": "--onnx", ".keras": "--keras", ".h5": "--keras", ".jsonl": "--graph", ".py": "--torch"}
+    option = "--torch" if is_factory(text) else by_suffix.get(Path(text).suffix)
+    factory = "" if is_factory(text) else ":FACTORY"
+    shape = f"{factory} --input-shape 3,32,32" if option == "--torch" else ""
+    return f"{option} {quote(text)}{shape}" if option else ""
 
 
 def captured(source: Source) -> OperatorGraph | Iterator[Candidate]:
