@@ -160,7 +160,7 @@ def _memory_lacking(service: Path, pool: Pool) -> str:
     engine = LocalInferenceEngine(1, pool.worker.threads)
     models = ServiceFile(service, {}, Sources((), threads=pool.worker.threads)).read().load(lambda warning: None)
     try:
-        engine.open(models, lambda worker, alive: None)
+        engine.open(models, lambda *change: None)
         each, available = engine.worker_bytes(), memory_within()
     finally:
         engine.close()
