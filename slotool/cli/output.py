@@ -29,7 +29,6 @@ class Output:
         self._quiet, self._moving = terminal.current().quiet, not terminal.current().no_progress
         self._stdout = _console(sys.stdout)
         self._stderr = _console(sys.stderr)
-        self._warned: set[str] = set()
 
     def result(self, command: str, document: Mapping[str, Any], *human: Part) -> None:
         """End a command: print ``document`` as JSON, or what a person reads instead."""
@@ -58,10 +57,8 @@ class Output:
         self._stderr.print(printable(text), style="dim")
 
     def warn(self, text: str) -> None:
-        """Print a remark that should not be missed, on stderr, once."""
-        if text not in self._warned:
-            self._warned.add(text)
-            self._stderr.print(printable(f"warning: {text}"), style="yellow")
+        """Print a remark that should not be missed, on stderr."""
+        self._stderr.print(printable(f"warning: {text}"), style="yellow")
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:

@@ -212,7 +212,7 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         def is_due(graph: OperatorGraph) -> bool:
             return not times.knows(calls[graph.id]) or any(call and call.key in disturbed for call in calls[graph.id])
 
-        unknown, failures = list(filter(is_due, graphs)), dict[str, str]()
+        unknown, failures, unsaved = list(filter(is_due, graphs)), dict[str, str](), ""
         if not unknown:
             return failures
         with (
@@ -229,8 +229,10 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
                     try:
                         times.save()
                     except OSError as error:
-                        self.reporter.warn(f"the times of operators are not kept: {not_writable(error)}")
+                        unsaved = f"the times of operators are not kept: {not_writable(error)}"
                 steps.advance()
+        if unsaved:
+            self.reporter.warn(unsaved)
         if failures and not times.times:
             raise RunError(f"operators could not be timed: {next(iter(failures.values()))}")
         return failures
