@@ -67,14 +67,14 @@ def collect(paths: Iterable[Path], warn: Callable[[str], object] = lambda _: Non
                 continue
             visited.add(candidate.resolve())
             try:
-                known = _take(candidate, collected)
+                recognised = _take(candidate, collected)
             except (InputError, OSError) as error:
                 if candidate == path:
                     raise
                 warn(f"{candidate} is skipped: {str(error).removeprefix(f'{candidate}: ')}")
                 collected.unused.append((candidate, "damaged"))
                 continue
-            if not known and candidate == path:
+            if not recognised and candidate == path:
                 raise InputError(
                     f"{path}: neither a table, a rule set, a plan nor an artifact that a report could draw"
                 )

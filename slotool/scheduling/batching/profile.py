@@ -87,8 +87,8 @@ def _rows_of(
     if len(selected) != 1:
         listed = selected if subject and selected else sorted(name or key for key, name in names.items())
         wrong = "" if subject is None else f"{len(selected) or 'no'} subjects are called {subject!r}; "
-        known = name_list(listed, 8) or "no rows of this kind"
-        raise InputError(f"{wrong}name a subject with --subject; the latency table holds {known}")
+        available = name_list(listed, 8) or "no rows of this kind"
+        raise InputError(f"{wrong}name a subject with --subject; the latency table holds {available}")
     return solo.where(subject=selected[0]).of_devices(devices), selected[0]
 
 

@@ -1,4 +1,4 @@
-"""The batching policies by name, as the command line and the benchmarks know them."""
+"""Registry of batching policies by name, and their compilation before requests need them."""
 
 from __future__ import annotations
 
