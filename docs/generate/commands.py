@@ -19,7 +19,7 @@ appear whole or not at all, and are replaced only with `--force`.
 | 1 | the verdict is negative (a tier violated, a target missed, a strict campaign unstable), or some networks failed |
 | 2 | the usage or an input is wrong; one sentence on stderr says what |
 | 3 | the run failed |
-| 4 | a verdict on measured times is not decided, as other work disturbed the machine; outputs are written |
+| 4 | a verdict on measured times is open, mostly as other work disturbed the machine; outputs are written |
 | 124 | a time limit passed |
 | 130 | interrupted (Ctrl-C) |
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DOCUMENT_VERSION = 1
-# Exit code of a verdict on measured times that a disturbed machine leaves open; outputs are written.
+# Exit code of a verdict that measured times leave open; outputs are written.
 NOT_DECIDED = 4
 
 

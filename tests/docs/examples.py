@@ -9,6 +9,9 @@ from tests.docs.pages import Block, Step, blocks_of, difference, renewed, text_b
 from tests.docs.replay import Replay
 from tests.docs.shell import LINKS, Shell, shell
 
+# A machine that other processes keep busy leaves verdicts of these open.
+MEASURING = ("build-tables", "gen-switching-plan", "plan")
+
 
 def run_page(text: str, folder: Path, replay: Replay) -> tuple[str, list[str]]:
     """The page with its outputs as printed now, and a sentence for each that the page shows otherwise.
@@ -55,8 +58,8 @@ def _run_python(block: Block, behind: Block | None, bash: Shell, wrong: list[str
 
 def _compare(step: Step, code: int, expected: int, printed: list[str], block: Block, wrong: list[str]) -> list[str]:
     where = f"line {block.first}: {step.command}"
-    # A machine that other processes keep busy leaves verdicts open.
-    if code not in (expected, NOT_DECIDED):
+    is_open = code == NOT_DECIDED and any(f"slotool {name} " in step.command for name in MEASURING)
+    if code != expected and not is_open:
         wrong.append(f"{where}: ended with {code}, expected {expected}: {' / '.join(printed[-3:])}")
     elif told := difference(step.shown, printed, exact=block.exact):
         wrong.append(f"{where}: {told}")

@@ -326,6 +326,8 @@ def test_a_plan_that_was_not_kept_ends_so() -> None:
         policies="slackfit", progress=None,
     )  # fmt: skip
     plan.judge()
+    assert plan.exit_code == 0
+    assert type(plan)(plan.rows, {**plan.facts, "verify_s": 1.0}, "", kept=None).exit_code == 4
     broken = type(plan)(plan.rows, plan.facts, "", kept=False, verdict="the promise was broken as it was served: …")
     with pytest.raises(PromiseBroken, match="broken as it was served"):
         broken.judge()

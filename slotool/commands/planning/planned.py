@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, records_table
-from slotool.commands.result import Result, listed, output, result, unlisted
+from slotool.commands.result import NOT_DECIDED, Result, listed, output, result, unlisted
 from slotool.errors import PromiseBroken
 from slotool.printable import counted, duration
 
@@ -83,6 +83,11 @@ class Plan(Result):
     def holds(self) -> bool:
         """True if a fleet keeps the promise."""
         return bool(self.rows and self.rows[0]["holds"])
+
+    @property
+    def exit_code(self) -> int:
+        """4 if it was to be verified, and whether the promise was kept is open."""
+        return NOT_DECIDED if self.facts["verify_s"] is not None and self.kept is None else 0
 
     def judge(self) -> None:
         """Raise ``PromiseBroken`` if no fleet keeps the promise, or the verified one did not."""
