@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slotool.errors import RunError, SlotoolError
@@ -57,6 +58,15 @@ def test_generate_for_a_person_within_bounds(slotool, tmp_path: Path) -> None:
     assert len(graphs) == 20
     assert all(graph.input_shape == (16,) and graph.memory_bytes() <= 10_000 for graph in graphs)
     assert {len(graph.operators) - 2 for graph in graphs} == {2, 3}
+
+
+def test_generate_writes_the_same_bytes_whatever_memory_is_free(slotool, tmp_path: Path) -> None:
+    paths, held = [tmp_path / f"{name}.jsonl" for name in "ab"], []
+    for path in paths:
+        assert slotool("generate", "mlp", "-o", path, "--count", 20).exit_code == 0
+        held.append(np.ones(2**25))
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
 
 
 def test_generate_draws_what_its_options_name_and_what_fits_at_the_batch(slotool, tmp_path: Path) -> None:

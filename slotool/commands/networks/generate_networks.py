@@ -14,7 +14,7 @@ from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, sizes
 from slotool.errors import ArgumentError
-from slotool.machine import usable_memory
+from slotool.machine import memory_within
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import as_list
 
@@ -172,7 +172,7 @@ def generate_networks(
     for name, value in options.items():
         if name not in _OPTIONS[kind] and value != _NOT_GIVEN[name]:
             raise ArgumentError(name, f"a network of kind {kind!r} has none, or its own; leave it out")
-    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
+    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else memory_within() // 2
     limits = NetworkLimits(limit, batch_size, int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None)
     written_to = Path(out)
     graphs: RandomNetworks
