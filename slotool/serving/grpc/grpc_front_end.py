@@ -185,7 +185,7 @@ class GrpcFrontEnd:
         }
 
     def _method(self, handle: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> grpc.RpcMethodHandler:
-        """Wrap ``handle``: bytes in and out, rejections as status codes, every drop counted."""
+        """Wrap ``handle``: bytes in and out, rejections as status codes, every dropped inference counted."""
 
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
             model, message, began_us = "", b"", self._front.router.now_us()
@@ -212,14 +212,16 @@ class GrpcFrontEnd:
                 # gRPC cancels a handler when the client leaves, and also when the client's deadline has passed.
                 left_s = context.time_remaining()
                 cause = rejections.client_gone() if left_s is None or left_s > 0 else rejections.expired(0.0)
-                self._front.accounts.dropped(model, cause.cause)
+                if is_inference:
+                    self._front.accounts.dropped(model, cause.cause)
                 self._finish(context, kind, model, began_us, message, b"", status=cause.status)
                 raise
             finally:
                 self._open_calls -= 1
             if rejection.cause == "quota" and not message:
                 model = await _named_first(messages)
-            self._front.accounts.dropped(model, rejection.cause)
+            if is_inference:
+                self._front.accounts.dropped(model, rejection.cause)
             traced = self._finish(context, kind, model, began_us, message, b"", status=rejection.status)
             trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:
