@@ -63,7 +63,7 @@ def new_predictors(
 def models_among(models: str | Sequence[str], built_in: Sequence[str]) -> list[str]:
     """Return the names in ``models``, each once.
 
-    Raises ``ArgumentError`` for one that is neither among ``own`` nor a plugin's.
+    Raises ``ArgumentError`` for one that is neither among ``built_in`` nor a plugin's.
     """
     from slotool.predictors.registry import registry
 
