@@ -100,16 +100,22 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[s
     return bench, hello
 
 
+# The largest block that a program has freed once it has imported torchvision or timm is of 1.94 MB, torch alone .97.
+LARGEST_FREED = 2_000_000
+
+
 class Forks:
     """Process for each subject that answers its requests as ``Bench``, forked before any subject runs.
 
-    In a plain program, glibc returns freed memory to the system until a large block is freed, and never again
-    afterwards; so in a process that has measured other networks, the same one may take half as long.
+    glibc returns freed memory to the system beyond twice the largest block that was ever freed; so in a process that
+    has measured other networks, the same one may take half as long. The first process frees such a block as programs
+    that run networks have when they begin.
     """
 
     def __init__(self, backend: Backend, affinity: list[int], rule: StoppingRule):
         self._backend, self._affinity, self._rule = backend, affinity, rule
         self._child: tuple[int, TextIO, TextIO] | None = None
+        bytearray(LARGEST_FREED)
         # Computed here, children share it.
         _ = backend.weight_block
 
