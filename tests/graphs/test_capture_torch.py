@@ -199,6 +199,13 @@ def test_inputs_that_the_module_does_not_take_are_named(shape: dict, dtype: obje
         capture_torch(TwoInputs(), shape, dtype)
 
 
+def test_within_inference_mode_the_same_graph_is_captured() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2), nn.Upsample(size=(9, 9), mode="bilinear"))
+    outside = capture_torch(module, (3, 8, 8))
+    with torch.inference_mode():
+        assert capture_torch(module, (3, 8, 8)) == outside
+
+
 def test_capture_leaves_the_module_in_the_modes_it_was_in_and_prints_nothing(capfd) -> None:
     module = Block()
     module.norm.eval()

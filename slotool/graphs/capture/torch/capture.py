@@ -255,11 +255,15 @@ def without_cache(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def inference(module: nn.Module) -> Iterator[None]:
-    """Set the module to inference mode, and every part back afterwards."""
+    """Set the module to inference mode, and every part back afterwards.
+
+    It is captured outside of ``torch.inference_mode``, within which torch calls other operators.
+    """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        yield
+        with torch.inference_mode(False):
+            yield
     finally:
         for part, mode in modes:
             part.training = mode
