@@ -93,12 +93,17 @@ def plain(name: str, threads: int) -> None:
     module, shape, dtype = built(name)
     module.eval()
     os.sched_setaffinity(0, cores_by_preference()[:threads])
-    sizes = [tuple(one) for one in shape] if isinstance(shape[0], tuple | list) else [tuple(shape)]
-    inputs = [torch.ones((1, *one), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *one) for one in sizes]
+
+    def example(size: Any) -> Any:
+        return torch.ones((1, *size), dtype=torch.int64) if dtype == "int64" else torch.randn(1, *size)
+
+    named = {name: example(size) for name, size in shape.items()} if isinstance(shape, dict) else {}
+    sizes = [] if named else shape if isinstance(shape[0], tuple | list) else [shape]
+    inputs = [example(size) for size in sizes]
     with Interference(cores_by_preference()) as lost, torch.inference_mode():
         for line in sys.stdin:
             if line != "graph\n":
-                print(json.dumps(timed(lambda: module(*inputs), lost)), flush=True)
+                print(json.dumps(timed(lambda: module(*inputs, **named), lost)), flush=True)
             # In a process of its own: it would leave memory behind.
             elif child := os.fork():
                 os.waitpid(child, 0)
