@@ -1,4 +1,4 @@
-"""Device sheets: facts of devices as their vendors state them, which scale latencies to a device without labels."""
+"""Device sheets: facts of devices from published documents, which scale latencies to a device without labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeviceSheet:
         family: Architecture.
         memory_gb_s: Peak bandwidth of its memory, GB/s.
         tflops: Peak dense TFLOP/s by number format.
-        source: Document of its vendor.
+        source: Documents that state the facts.
         cache_mb: Last-level cache.
         cores: Cores, compute units or streaming multiprocessors.
         power_w: Power, W.
