@@ -291,6 +291,7 @@ def test_loading_needs_a_role_and_no_browser(folder: Path) -> None:
         ((), (), "no model is in this folder"),
         (("a.onnx",), ("--rules", "rules.json"), "--rules"),
         (("a.onnx", "a/1/m.onnx"), (), "'a'"),
+        (("a.onnx", "b.onnx"), ("--name", "c"), "--name"),
         (("a/1/m.onnx", "a/1/n.onnx"), (), "n.onnx"),
         (("a.onnx", "b/1/m.onnx", "b/1/n.onnx"), ("--check-config",), "b"),
     ],
@@ -306,3 +307,10 @@ def test_a_folder_that_cannot_be_served_is_a_sentence(
     finished = slotool("serve", tmp_path / "models", "--port", 0, *options)
     assert finished.exit_code == 2
     assert named in finished.stderr
+
+
+def test_the_only_model_of_a_folder_takes_a_name(slotool: Slotool, tmp_path: Path) -> None:
+    """KServe puts a model's file into a folder, and names the service."""
+    save_scaling(tmp_path / "models" / "model.onnx", 1.0)
+    finished = slotool("serve", tmp_path / "models", "--name", "digits", "--check-config")
+    assert (finished.exit_code, "digits can be served" in finished.stdout) == (0, True), finished.stderr

@@ -136,7 +136,7 @@ class ServerSettings:
 
     def _require_no_tables(self) -> None:
         """Raise ``ArgumentError`` for options of one model, where models come from a folder."""
-        for option in ("rules", "latency", "outcomes", "plan", "names"):
+        for option in ("rules", "latency", "outcomes", "plan"):
             if getattr(self, option):
                 raise ArgumentError(option, "a folder names its models; state it for each in [[models]] of --config")
 

@@ -14,7 +14,7 @@ from slotool.devices import CPU, FLOAT32, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.loading import file_bytes, require_unchanged
 from slotool.elastic.model import identities, version_name
-from slotool.errors import ArtifactError, InputError
+from slotool.errors import ArgumentError, ArtifactError, InputError
 from slotool.factories import source_file
 from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
@@ -426,7 +426,8 @@ def usual_name(path: Path) -> str:
 def sources_of(sources: Sources) -> Sources | CombinedSources:
     """Return ``sources`` with each folder of models replaced by its models.
 
-    Raises ``InputError`` as ``read_repository``, and for two models of one name.
+    The only model of a folder may be given a name. Raises ``InputError`` as ``read_repository``, and for two models of
+    one name; ``ArgumentError`` for names of several models.
     """
     if not any(map(is_repository, sources.artifacts)):
         return sources
@@ -447,6 +448,11 @@ def sources_of(sources: Sources) -> Sources | CombinedSources:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"two models are called {twice!r}: rename the file or folder of one")
+    if sources.names:
+        if len(parts) > 1 or len(sources.names) > 1:
+            problem = "a folder of several models names them; other names are stated in [[models]] of --config"
+            raise ArgumentError("names", problem)
+        parts = [replace(parts[0], names=sources.names)]
     return CombinedSources(tuple(parts), tuple(notes))
 
 
