@@ -272,7 +272,7 @@ def train_xmc(
 
     A tenth of the training examples, always the same, is held out as the validation split. Nothing is downloaded.
 
-    Example: slotool train xmc --data tate-16k -o tate
+    Example: slotool train xmc --data datasets/tate-16k -o tate
 
     Args:
         data: A folder with train.txt and test.txt (.gz) in the Extreme Classification Repository's format; or the name
