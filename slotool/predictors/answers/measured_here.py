@@ -34,6 +34,9 @@ ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran and shared its caches;
 # and the share of the latency in such operators above which a sentence says so.
 DISTURBED, MAX_DISTURBED = 0.25, 0.1
+# Half-width, in log, of the interval of a process on a CPU: one plain process in ten is 7 to 9 % off the median of five,
+# as glibc returns freed memory to the system in some only.
+PROCESSES = 0.1
 # Share of the latency in operators timed in other networks, above which errors of such operators count.
 ELSEWHERE = 0.1
 # Share of a network's latency in operators that it shares with others, above which they are compared.
@@ -241,7 +244,7 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         failures = self.measure(graphs) if self.measures else {}
         high = np.nan if self.residuals is None else self.residuals.interval(NOMINAL_COVERAGE)[1]
         checks, command = self.predictor.checks, calibration(self.predictor.times)
-        few = len(checks.elsewhere) < MIN_RESIDUALS
+        few, processes = len(checks.elsewhere) < MIN_RESIDUALS, PROCESSES if self.setting.device == CPU else 0.0
         # If they are too few, networks that need them have no interval.
         high_elsewhere = 0.0 if few else Residuals(np.sort(checks.elsewhere), True).interval(NOMINAL_COVERAGE)[1]
         latency_s, spread, why, shares = [], [], [], []
@@ -251,7 +254,7 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
             total = max(1e-9, self.predictor.network_call_s(graph) + float(seconds.sum()))
             share = float(seconds[estimated].sum()) / total
             noise, disturbed, elsewhere = self._noise(graph, seconds, total)
-            doubts = np.array([high, ESTIMATED * share, noise, elsewhere * high_elsewhere])
+            doubts = np.array([high, processes, ESTIMATED * share, noise, elsewhere * high_elsewhere])
             latency_s.append(total)
             shares.append(share)
             spread.append(float(np.linalg.norm(doubts)) / high)
