@@ -1,15 +1,16 @@
 """``make bench``: every benchmark here in turn; each prints its floor, its peer and one JSON line at the end.
 
 ``python -m benchmarks --record NAME…`` also writes what they print to ``benchmarks/results/``, for the results pages.
-One that fails is named, and the others run all the same.
+One that fails is named, and the others run all the same. Each of several has a process of its own, so that none counts
+the memory of those before it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import subprocess
 import sys
-import traceback
 
 from benchmarks.record import record
 from slotool.machine import machine_facts, machine_id
@@ -61,23 +62,22 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--record", action="store_true", help="write benchmarks/results/NAME.json")
     asked = parser.parse_args()
+    names = asked.names or BENCHMARKS
+    if len(names) > 1:
+        run = [sys.executable, "-m", "benchmarks", *(["--record"] if asked.record else [])]
+        failed = [name for name in names if subprocess.run([*run, name]).returncode]
+        if failed:
+            print(f"failed: {', '.join(failed)}")
+        return int(bool(failed))
     facts = machine_facts()
     print(f"machine {machine_id()}: {facts['cpu']}, {facts['cores_given']} cores given, {facts['system']}")
-    failed = []
-    for name in asked.names or BENCHMARKS:
-        print(f"\n== {name}", flush=True)
-        try:
-            benchmark = importlib.import_module(f"benchmarks.{name}").main
-            if asked.record:
-                print(f"wrote {record(name, benchmark)}", flush=True)
-            else:
-                benchmark()
-        except Exception:
-            traceback.print_exc()
-            failed.append(name)
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return int(bool(failed))
+    print(f"\n== {names[0]}", flush=True)
+    benchmark = importlib.import_module(f"benchmarks.{names[0]}").main
+    if asked.record:
+        print(f"wrote {record(names[0], benchmark)}")
+    else:
+        benchmark()
+    return 0
 
 
 if __name__ == "__main__":
