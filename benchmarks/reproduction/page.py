@@ -41,7 +41,8 @@ def _head(document: Mapping[str, Any]) -> str:
         f"{document['slotool']}, {document['date']}.\n"
         f"- **Command**: `python -m benchmarks.reproduction {document['paper']} --scale {setting['scale']}"
         f"{' --data $DATA' if setting['data'] else ''}`{data} makes all figures, {document['paper']}:NUMBER one. The "
-        f"commands below ran, in that version, in the folder `{document['paper']}`; by hand, run them in order in an empty one. "
+        f"commands below ran, in that version, in the folder `{document['paper']}`; by hand, run them in order in an "
+        "empty one. "
         "`models/` and `datasets/` are slotool's own.\n"
     )
 

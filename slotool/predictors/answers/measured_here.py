@@ -34,8 +34,8 @@ ESTIMATED = 0.5
 # Half-width, in log, of the interval of an operator that was measured while other processes ran and shared its caches;
 # and the share of the latency in such operators above which a sentence says so.
 DISTURBED, MAX_DISTURBED = 0.25, 0.1
-# Half-width, in log, of the interval of a process on a CPU: one plain process in ten is 7 to 9 % off the median of five,
-# as glibc returns freed memory to the system in some only.
+# Half-width, in log, of the interval of a process on a CPU: one plain process in ten is 7 to 9 % off the median of
+# five, as glibc returns freed memory to the system in some only.
 PROCESSES = 0.1
 # Share of the latency in operators timed in other networks, above which errors of such operators count.
 ELSEWHERE = 0.1
