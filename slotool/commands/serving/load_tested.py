@@ -204,12 +204,9 @@ def _figures(summary: dict[str, Any], target: float | None, requested_per_s: flo
     met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
     verdict = "" if target is None else f" (target {target:.2%})"
     late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
-    drawn, sent = (
-        "all at once" if math.isnan(summary[name]) else f"{summary[name]:.1f}/s"
-        for name in ("drawn_rate_per_s", "achieved_rate_per_s")
-    )
     rates = [] if requested_per_s is None else [f"{requested_per_s:g}/s requested"]
-    rates += [f"{drawn} drawn and sent"] if drawn == sent else [f"{drawn} drawn", f"{sent} sent"]
+    for word, rate in (("drawn", summary["drawn_rate_per_s"]), ("sent", summary["achieved_rate_per_s"])):
+        rates.append(f"{word} all at once" if math.isnan(rate) else f"{rate:.1f}/s {word}")
     return [
         [f"p50 latency{of_answered}", time("p50_s")],
         [f"p90 latency{of_answered}", time("p90_s")],
