@@ -110,7 +110,7 @@ def serve(
         outcomes: Outcome table of a model: choose points by accuracy. One for each of several models.
         policy: Such as value-iteration or slackfit.
         deadline_ms: Usual deadline, milliseconds, which policies plan for.
-        plan: Rates for ``policy=switching``, of ``gen_switching_plan``; None: 80 % of throughput in ``latency``.
+        plan: Switching plan, for ``policy=switching``; None: by ``latency``.
         names: Name to serve under, per artifact; None: the artifact's.
         host: Address to listen on.
         port: HTTP port; 0: any free one; None: 8000; in Python 0.
