@@ -184,7 +184,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
             networks = Batch.of(cast("Sequence[OperatorGraph]", graphs))
             graphs = cast("Sequence[Asked]", networks)
         try:
-            with np.errstate(over="raise"):
+            with np.errstate(over="raise", invalid="raise"):
                 latency_s, spread = self.predictor.predict_and_spread(graphs)
         except FloatingPointError:
             raise RunError("the predictor's latency is no number: its file is damaged; train it again") from None
@@ -284,7 +284,11 @@ class TrainedPredictor(SettingPredictor[Asked]):
         if f"{part}.json" not in artifact.manifest["files"]:
             noun = "solo latencies" if part == SOLO else "co-located latencies"
             raise ArtifactError(f"{artifact.path} holds no predictor of {noun}")
-        with strict_json.assembling(artifact.path, f"a {part} predictor that slotool wrote", error=ArtifactError):
+        what = f"a {part} predictor that slotool wrote"
+        with (
+            strict_json.assembling(artifact.path, what, error=ArtifactError),
+            np.errstate(over="raise", invalid="raise", divide="raise"),
+        ):
             return cls._assembled(artifact, part)
 
     @classmethod
