@@ -18,7 +18,7 @@ from slotool.errors import ArgumentError, ArtifactError, InputError
 from slotool.factories import source_file
 from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
-from slotool.printable import did_you_mean, printable, size_text
+from slotool.printable import counted, did_you_mean, printable, size_text
 from slotool.progress import named_if_slow
 from slotool.regular_files import open_regular, read_bytes
 from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
@@ -450,8 +450,10 @@ def sources_of(sources: Sources) -> Sources | CombinedSources:
         raise InputError(f"two models are called {twice!r}: rename the file or folder of one")
     if sources.names:
         if len(parts) > 1 or len(sources.names) > 1:
-            problem = "a folder of several models names them; other names are stated in [[models]] of --config"
-            raise ArgumentError("names", problem)
+            found = f"{counted(len(sources.names), 'name')} for {counted(len(parts), 'model')}"
+            raise ArgumentError(
+                "names", f"{found}: a folder's only model takes a name, several have those of their files"
+            )
         parts = [replace(parts[0], names=sources.names)]
     return CombinedSources(tuple(parts), tuple(notes))
 
