@@ -62,7 +62,7 @@ def test_every_step_is_a_command_that_has_its_options(quick: bool) -> None:
 def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("demo") / "run"
     arguments = ["demo", "--out", str(folder), "--quick", "--json"]
-    finished = subprocess.run([launchers() / "slotool", *arguments], capture_output=True, text=True)
+    finished = subprocess.run([sys.executable, "-m", "slotool", *arguments], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     # The killed worker was another process than the server.
     assert "kill -KILL" in finished.stderr
