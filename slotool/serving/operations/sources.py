@@ -450,9 +450,9 @@ def sources_of(sources: Sources) -> Sources | CombinedSources:
         raise InputError(f"two models are called {twice!r}: rename the file or folder of one")
     if sources.names:
         if len(parts) > 1 or len(sources.names) > 1:
-            found = f"{counted(len(sources.names), 'name')} for {counted(len(parts), 'model')}"
+            counts = f"{counted(len(sources.names), 'name')} for {counted(len(parts), 'model')}"
             raise ArgumentError(
-                "names", f"{found}: a folder's only model takes a name, several have those of their files"
+                "names", f"{counts}: a folder's only model takes a name, several have those of their files"
             )
         parts = [replace(parts[0], names=sources.names)]
     return CombinedSources(tuple(parts), tuple(notes))
