@@ -23,7 +23,7 @@ from slotool.errors import InputError
 from slotool.regular_files import open_regular
 
 ALLOW_VARIABLE = "SLOTOOL_ALLOW_CODE"
-_NAME = re.compile(r"[\w./~-]+:[A-Za-z_][\w.]*")
+_NAME = re.compile(r"([\w./~-]+|[^:]+\.py):[A-Za-z_][\w.]*")
 
 
 def is_factory(text: str) -> bool:
@@ -148,8 +148,8 @@ def _located(name: str, error: type[InputError]) -> tuple[Path, str]:
     source = path if path.suffix == ".py" or path.is_dir() else path.with_name(f"{path.name}.py")
     if not source.exists():
         raise error(f"{source}: no such file; code is given as module:factory or path/to/module.py:factory")
-    if not source.stem.isidentifier():
-        raise error(f"{source}: {source.stem!r} is no name that Python can import; rename the file")
+    if "." in source.stem:
+        raise error(f"{source}: Python cannot import a name with a point, {source.stem!r}; rename the file")
     return source.parent.absolute(), source.stem
 
 

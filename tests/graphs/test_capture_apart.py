@@ -91,13 +91,12 @@ def test_the_command_ends_with_a_sentence_and_its_exit_code(slotool, real_proces
 
 
 def test_modules_of_one_name_in_two_folders_are_both_used(slotool, files: Path) -> None:
-    for folder, units in (("first", 3), ("second", 5)):
-        (files / folder).mkdir()
-        (files / folder / "apart_twin.py").write_text(
-            "from apart_size import units\nfrom torch import nn\ndef net(): return nn.Linear(4, units)"
-        )
-        (files / folder / "apart_size.py").write_text(f"units = {units}")
-    sources = ["--torch", "first/apart_twin:net", "--torch", "./second/apart_twin.py:net"]
+    for file, units in (("first/apart_twin", 3), ("second one/apart twin", 5)):
+        module = files / f"{file}.py"
+        module.parent.mkdir()
+        module.write_text("from apart_size import units\nfrom torch import nn\ndef net(): return nn.Linear(4, units)")
+        module.with_name("apart_size.py").write_text(f"units = {units}")
+    sources = ["--torch", "first/apart_twin:net", "--torch", "./second one/apart twin.py:net"]
     finished = slotool("capture", *sources, "--input-shape", "4", "-o", "twins.jsonl", "--json")
     assert finished.exit_code == 0, finished.stderr
     assert [entry["weights"] for entry in finished.document["graphs"]] == [15, 25]
@@ -108,12 +107,12 @@ def test_modules_of_one_name_in_two_folders_are_both_used(slotool, files: Path) 
     ("name", "sentence"),
     [
         ("../nowhere/nets:base", "../nowhere/nets.py: no such file"),
-        ("./no-name.py:base", "'no-name' is no name that Python can import"),
+        ("./no.name.py:base", "Python cannot import a name with a point, 'no.name'"),
         ("..:base", "no module .. in the current directory or installed"),
     ],
 )
 def test_a_path_that_names_no_module_is_explained(files: Path, name: str, sentence: str) -> None:
-    (files / "no-name.py").write_text("")
+    (files / "no.name.py").write_text("")
     with pytest.raises(GraphError) as caught:
         load_torch(name)
     assert sentence in str(caught.value)

@@ -215,6 +215,7 @@ def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None
         ("mine.py", "--torch mine.py:FACTORY --input-shape 3,32,32"),
         ("mine.py:make", "--torch mine.py:make --input-shape 3,32,32"),
         ("my nets/mine.onnx", "--onnx 'my nets/mine.onnx'"),
+        ("my nets/mine.py:make", "--torch 'my nets/mine.py:make' --input-shape 3,32,32"),
     ],
 )
 def test_a_network_in_place_of_a_predictor_names_its_option(slotool, path: str, command: str) -> None:
