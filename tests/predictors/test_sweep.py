@@ -64,6 +64,7 @@ def swept(*networks: Any, **arguments: Any) -> SweptPrediction:
         ("batch=1:64", "batch", (1, 2, 4, 8, 16, 32, 64)),
         ("batch=3:20", "batch", (3, 6, 12, 20)),
         ("batch=4:4", "batch", (4,)),
+        ("batch=8:1", "batch", (1, 2, 4, 8)),
         ("threads=1:4", "threads", (1, 2, 3, 4)),
         ("size=64:256:96", "size", (64, 160, 256)),
         ("length=16:64,7,16", "length", (7, 16, 32, 64)),
@@ -77,7 +78,7 @@ def test_ranges_double_but_for_threads(text: Any, fact: str, values: tuple[int, 
 @pytest.mark.parametrize(
     "given",
     [
-        *("batch", "batch=", "batch=0:4", "batch=8:1", "batch=1:8:0", "batch=1.5", "depth=1:2", "batch=1:9999:1"),
+        *("batch", "batch=", "batch=0:4", "batch=1:8:0", "batch=1.5", "depth=1:2", "batch=1:9999:1"),
         *({"batch": []}, {"batch": [1], "size": [2]}, {"batch": [-1]}),
     ],
 )
@@ -101,6 +102,7 @@ def test_a_batch_that_was_learnt_has_an_interval_and_others_say_what_they_rest_u
     row = found.document["points"][3]
     assert row["peak_activation_bytes"] == peak_activation_bytes(MLPS[0], 8)
     assert "~8" in str(found)
+    assert str(found).startswith("for cpu, torch, 1 thread, machine ")
     assert f"~{duration(float(format(found.latency_s[3], '.2g')))}" in str(found)
     assert found.document["largest_within_slo"][0]["value"] == 8
     assert found.document["largest_within_slo"][0]["likely_value"] == 1

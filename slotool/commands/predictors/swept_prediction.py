@@ -15,8 +15,8 @@ from slotool.commands.predictors.prediction import Prediction, Versions, latency
 from slotool.commands.result import result, unlisted
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.answers.chosen import NOT_HERE, machine_differences, machine_speed
-from slotool.predictors.answers.sweep import BATCH, Answer, SweepAxis, SweepPoint, answers_of
-from slotool.printable import duration, number
+from slotool.predictors.answers.sweep import BATCH, THREADS, Answer, SweepAxis, SweepPoint, answers_of
+from slotool.printable import counted, duration, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,14 +151,8 @@ class SweptPrediction(Prediction):
             within = [point.value for point in points if point.latency_s <= self.slo_s]
             likely = [point.value for point in points if point.probability >= LIKELY]
             some = any(math.isfinite(point.probability) for point in points)
-            rows.append(
-                {
-                    "name": name,
-                    "value": max(within, default=None),
-                    "likely_value": max(likely, default=None),
-                    "probability_known": some,
-                }
-            )
+            values = {"value": max(within, default=None), "likely_value": max(likely, default=None)}
+            rows.append({"name": name, **values, "probability_known": some})
         return rows
 
     def findings(self) -> Row:
@@ -194,6 +188,12 @@ class SweptPrediction(Prediction):
         parts += [self._verdict(row) for row in self.largest]
         parts += _reasons(self.points, self.fact)
         return [*parts, *self.advice]
+
+    @property
+    def _whose(self) -> str:
+        setting = self.trained.setting
+        swept = {BATCH: f", batch {setting.batch_size}", THREADS: f", {counted(setting.threads, 'thread')}"}
+        return super()._whose.replace(swept.get(self.fact, ""), "", 1)
 
     @property
     def warnings(self) -> list[str]:

@@ -108,9 +108,9 @@ def _range(text: str, fact: str, sweep: str) -> list[int]:
         pieces = []
     if len(pieces) == 1:
         return pieces
-    if len(pieces) not in (2, 3) or not 0 < pieces[0] <= pieces[1] <= MAX_VALUE or pieces[-1] < 1:
+    if len(pieces) not in (2, 3) or not all(0 < piece <= MAX_VALUE for piece in pieces):
         raise ArgumentError("sweep", f"{sweep!r} is no range of whole numbers: {EXPECTED}")
-    start, stop = pieces[:2]
+    start, stop = sorted(pieces[:2])
     if len(pieces) == 3 or fact == THREADS:
         # One value more than allowed is enough to reject a range of millions.
         return list(range(start, stop + 1, pieces[2] if len(pieces) == 3 else 1))[: MAX_VALUES + 1]
