@@ -64,9 +64,10 @@ def test_every_shipped_sheet_names_its_document_and_is_plausible() -> None:
     ("text", "sentence"),
     [
         (SHEET.replace('kind = "gpu"\n', ""), "missing required field `kind`"),
-        (SHEET.replace("2016", "-1"), "figures greater than 0"),
-        (SHEET.replace("2016", "nan"), "figures greater than 0"),
-        (SHEET.replace("gpu", "tpu"), "kind gpu or cpu"),
+        (SHEET.replace("2016", "2016e9"), r"memory_gb_s = 2.016e\+12 is implausible; expected 1 to 30,000 GB/s"),
+        (SHEET.replace("2016", "nan"), "memory_gb_s = nan is implausible"),
+        (SHEET.replace("660.6", "-1"), "tflops.fp16 = -1 is implausible; expected 0.001 to 30,000 TFLOP/s"),
+        (SHEET.replace("gpu", "tpu"), "kind is 'tpu'; expected gpu or cpu"),
         (SHEET.replace("660.6", '"many"'), "tflops"),
         (SHEET + "flops = 3\n", "unknown key 'flops'"),
         ("name = ", "cannot be read as TOML"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from slotool.regular_files import read_text
 SHIPPED = Path(__file__).with_name("device_sheets.toml")
 # Formats of the products where a setting names others.
 PRODUCTS = {"amp": FP16}
+# Plausible figures of any device, and their unit.
+MEMORY, FLOPS = (1.0, 3e4, "GB/s"), (1e-3, 3e4, "TFLOP/s")
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,13 @@ class DeviceSheet:
             raise InputError(f"{where}: unknown key {foreign[0]!r}; known are {', '.join(cls.__dataclass_fields__)}")
         with strict_json.assembling(where, "a device sheet"):
             sheet = strict_json.convert(facts, cls)
-        figures = [sheet.memory_gb_s, *sheet.tflops.values()]
-        if sheet.kind not in ("gpu", "cpu") or not sheet.tflops or not all(0 < each < math.inf for each in figures):
-            raise InputError(f"{where}: a device sheet has kind gpu or cpu, and figures greater than 0")
+        if sheet.kind not in ("gpu", "cpu"):
+            raise InputError(f"{where}: kind is {sheet.kind!r}; expected gpu or cpu")
+        figures = [("memory_gb_s", sheet.memory_gb_s, *MEMORY)]
+        figures += [(f"tflops.{name}", value, *FLOPS) for name, value in sheet.tflops.items()]
+        for key, value, low, high, unit in figures:
+            if not low <= value <= high:
+                raise InputError(f"{where}: {key} = {value:g} is implausible; expected {low:g} to {high:,.0f} {unit}")
         return sheet
 
     @classmethod
