@@ -59,6 +59,7 @@ def test_a_second_calibration_adds_networks_and_measures_disturbed_ones_anew(
 ) -> None:
     first = library.calibrate(MLPS[:3], threads=1, minutes=20, progress=None)
     assert (first.now, len(first.networks)) == (3, 3)
+    assert "fewer than 10 networks; add some by --minutes " in first.warnings[0]
     times = OperatorTimes.load(cache, "torch", "cpu", 1)
     for mlp in MLPS[:3]:
         times.networks[mlp.id] = replace(times.networks[mlp.id], disturbed=mlp is MLPS[1])
@@ -86,7 +87,7 @@ def test_networks_that_are_too_few_count_next_time(cache: Path, monkeypatch: pyt
         failing.setattr(
             NetworkTimer, "network", lambda self, graph: None if graph is MLPS[2] else original(self, graph)
         )
-        with pytest.raises(RunError, match="2 networks measured"):
+        with pytest.raises(RunError, match=r"2 networks measured .*; run it again with --minutes [1-9]"):
             library.calibrate(MLPS[:3], threads=1, minutes=20, progress=None)
     assert OperatorTimes.load(cache, "torch", "cpu", 1).networks.keys() == {network.id for network in MLPS[:2]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -90,7 +91,8 @@ class Calibrated(Result):
     def warnings(self) -> Sequence[str]:
         warnings = []
         if len(self.networks) < MIN_RESIDUALS:
-            warnings.append(f"predict gives no interval by fewer than {MIN_RESIDUALS} networks: add --minutes")
+            minutes = _minutes(self.seconds, self.now, MIN_RESIDUALS - len(self.networks))
+            warnings.append(f"predict gives no interval by fewer than {MIN_RESIDUALS} networks; add some by {minutes}")
         if self.disturbed:
             warnings.append(
                 f"other processes disturbed {self.disturbed} of {len(self.networks)} networks: intervals are the wider "
@@ -198,18 +200,23 @@ def calibrate(
                 )
                 now.add(graph.id)
             steps.advance()
+    seconds = time.monotonic() - started
     if len(checked) < MIN_NETWORKS:
         times.save()
         raise RunError(
-            f"{counted(len(checked), 'network')} measured in time, but {MIN_NETWORKS} are needed, and "
-            f"{MIN_RESIDUALS} for an interval; add --minutes"
+            f"{counted(len(checked), 'network')} measured in time, but {MIN_NETWORKS} are needed, and {MIN_RESIDUALS} "
+            f"for an interval; run it again with {_minutes(seconds, len(now), MIN_RESIDUALS - len(checked))}"
         )
     networks = list(checked.values())
     checks, errors = Checks.of(networks)
     times.checks = asdict(checks)
     times.save()
-    seconds = time.monotonic() - started
     return Calibrated(backend, count, networks, len(now), checks, errors, len(times.times), times.path, seconds)
+
+
+def _minutes(seconds: float, networks: int, lacking: int) -> str:
+    """Return the option for ``lacking`` networks more, given the duration of those measured."""
+    return f"--minutes {math.ceil(lacking * seconds / 60 / max(networks, 1))}"
 
 
 def _mape(log_errors: np.ndarray | Sequence[float]) -> float:
