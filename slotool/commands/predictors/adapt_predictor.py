@@ -44,9 +44,9 @@ class Adaptation(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        sentences = [*self.remarks, *self.run.odd_in_words, *self.run.doubts]
-        # Equal labels have a sentence of their own.
-        return sentences if self.run.harm is None or self.run.equal_labels else [*sentences, self.run.harm]
+        # Labels that are implausible do harm too: one sentence is enough.
+        doubt = self.run.doubt or self.run.harm
+        return [*self.remarks, *self.run.odd_in_words, *([] if doubt is None else [doubt])]
 
     def shown(self) -> list[Part]:
         run, scores, scored = self.run, self.run.scores(), len(self.run.others)
@@ -121,7 +121,7 @@ def adapt_predictor(
     remarks = source.remarks(labelled)
     if len(labelled) < MIN_LABELS:
         few = f"{len(labelled)} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}"
-        raise InputError("; ".join([few, *remarks]))
+        raise InputError("; ".join([few, *remarks[:1]]))
     if labelled.unstable:
         remarks.append(
             f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "

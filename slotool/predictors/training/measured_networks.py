@@ -159,13 +159,13 @@ class MeasuredNetworks:
     def remarks(self, labelled: LabelledSet[OperatorGraph]) -> list[str]:
         """Describe networks and rows that are left out, and rows of one network that disagree."""
         sentences = []
-        if labelled.graphs_without_label:
-            sentences.append(f"{labelled.graphs_without_label} graphs have no label and are left out")
         if self._unknown is not None:
             sentences.append(f"{self._unknown}; they are left out")
         elif labelled.labels_without_graph:
             count = labelled.labels_without_graph
             sentences.append(f"{count} measured subjects are none of the graphs and are left out")
+        if labelled.graphs_without_label:
+            sentences.append(f"{labelled.graphs_without_label} graphs have no label and are left out")
         names = {graph.id: graph.name or graph.id for graph in labelled.items}
         for network, medians_s in labelled.apart.items():
             low_s, high_s = medians_s[0], medians_s[-1]

@@ -228,33 +228,25 @@ class AdaptationRun:
         )
 
     @property
-    def equal_labels(self) -> bool:
-        """True if all labels are the same, whatever the network."""
-        return bool(np.ptp(self.learnt.latency_s) <= MAX_EQUAL * self.learnt.latency_s.max())
-
-    @property
-    def doubts(self) -> list[str]:
-        """Sentences on labels that are implausible as a whole."""
-        sentences = []
+    def doubt(self) -> str | None:
+        """Sentence on labels that are implausible as a whole, or None."""
         label_s = self.learnt.latency_s
-        if self.equal_labels:
-            return [
+        if np.ptp(label_s) <= MAX_EQUAL * label_s.max():
+            return (
                 f"all {len(label_s)} labels are {label_s[0] * 1e3:.3g} ms, whatever the network: they tell nothing of "
                 "any; was one value written for all?"
-            ]
+            )
         if self.units is not None:
-            return [self.units]
+            return self.units
         times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
         if max(times, 1 / times) > MAX_TIMES:
-            sentences.append(
-                f"the labels are {times:.3g} times what the base predicts, in the median: are they in seconds?"
-            )
+            return f"the labels are {times:.3g} times what the base predicts, in the median: are they in seconds?"
         if (error := self.held_out.mape()) > MAX_HELD_OUT:
-            sentences.append(
+            return (
                 f"held out in turn, the adapted predictor is {error:.0%} off: these labels tell nothing of one "
                 "another. Is each that of the network it names, and are all of one setting?"
             )
-        return sentences
+        return None
 
     def scores(self) -> dict[str, Any]:
         return {
