@@ -249,7 +249,9 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
             line = next(at for at, text in enumerate(lines, 1) if text.decode(errors="ignore").encode() != text)
         raise TableError(f"{path}: line {line} is no UTF-8; save the file in that encoding") from error
     if not isinstance(frame.index, pd.RangeIndex):
-        raise TableError(f"{path}: rows have more cells than the header has columns, {len(names)}")
+        # pandas compares the first row alone, and raises its own error for others.
+        many = f"{row_name(0)} has more cells than the header has columns, {len(names)}"
+        raise TableError(f"{path}: {many}; a comma is expected between cells, and a point in numbers")
     named: pd.DataFrame = frame.loc[:, [name != "" for name in names]]
     return named
 

@@ -114,6 +114,7 @@ def test_all_networks_are_each_listed_once(timm: ShippedNetworks) -> None:
             "takes 3; 'no_such_net' is none",
         ),
         ("model,images/s\nresnet18,0\n", ["--networks", "timm"], "row 1, column images/s: '0' is not a rate above 0"),
+        ("model,images/s\nresnet18,3219,1\n", ["--networks", "timm"], "row 1 has more cells than the header"),
         (
             "model,images/s\nresnet18,9\n",
             ["--networks", "keras"],

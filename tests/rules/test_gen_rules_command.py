@@ -171,7 +171,7 @@ def test_columns_of_one_name_and_rows_longer_than_the_header_are_refused(slotool
         twice = slotool(command, tmp_path / "twice.csv", "-o", tmp_path / "r.json")
         assert (twice.exit_code, "twice.csv: 2 columns are called 'error'" in twice.stderr) == (2, True), twice.stderr
         longer = slotool(command, tmp_path / "longer.csv", "-o", tmp_path / "r.json")
-        assert (longer.exit_code, "more cells than the header has columns, 6" in longer.stderr) == (2, True)
+        assert (longer.exit_code, "row 1 has more cells than the header has columns, 6" in longer.stderr) == (2, True)
 
 
 def test_a_frames_index_and_columns_of_single_answers_are_no_features(slotool, tmp_path) -> None:
