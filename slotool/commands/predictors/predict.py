@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,12 +133,7 @@ def predict(
     versions = None if family is None else Versions(family, sources.versions("family"))
     sheet = None if device_sheet is None else _sheet(device_sheet, device, sweep)
     device = device if sheet is None else sheet.name
-    facts: dict[str, Any] = {
-        "backend": backend,
-        "device": device,
-        "precision": precision,
-        "threads": threads,
-    }
+    facts: dict[str, Any] = {"backend": backend, "device": device, "precision": precision, "threads": threads}
     limits, written = Limits(timeout_s), None if out is None else Path(out)
     if axis is not None:
         swept = SweptPrediction.over(
@@ -164,12 +158,9 @@ def predict(
     if versions is not None and len(versions.names) != len(graphs) + len(failed):
         raise ArgumentError("family", "versions are named one by one, and a factory makes several")
     others = _others(co_runners, [] if sources.framework else graphs, limits, reporter)
-    if others:
-        solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
-        prediction = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
-    else:
-        prediction = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
-    prediction = replace(prediction, failed=failed)
+    answers = chosen.opened.predict_colocated(graphs, others) if others else ((), graphs, trained.predict(graphs))
+    solo, items, latencies = answers
+    prediction = Prediction(chosen, trained, graphs, items, latencies, solo, others, slo_s, out=written, failed=failed)
     if explain:
         prediction = prediction.explained()
     prediction = prediction.on_this_machine()
@@ -193,11 +184,7 @@ def _sheet(path: FilePath, device: str | None, sweep: object) -> DeviceSheet:
 
 
 def _require_together(
-    explain: bool,
-    axis: SweepAxis | None,
-    out: str | Path | None,
-    family: str | None,
-    co_runners: Sequence[Network],
+    explain: bool, axis: SweepAxis | None, out: str | Path | None, family: str | None, co_runners: Sequence[Network]
 ) -> None:
     """Raise ``ArgumentError`` for arguments that exclude each other."""
     if explain and co_runners:
