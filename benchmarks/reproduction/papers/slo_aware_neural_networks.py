@@ -215,7 +215,7 @@ def _aclo(workspace: Workspace) -> Found:
         ]
     return Found(
         says=f"speed-up within {100 * ALLOWED_LOSS:g} points: {'; '.join(mean_by_set)}",
-        agrees=any(float(row[4]) > 1.3 and row[1] == f"{ALLOWED_LOSS:g}" for row in rows),
+        agrees=all(float(row[4]) > 1.3 for row in rows if row[1] == f"{ALLOWED_LOSS:g}"),
         columns=(
             "network",
             "accuracy that may be lost",
@@ -296,7 +296,7 @@ def _lcao(workspace: Workspace) -> Found:
             )
     return Found(
         says="within the full network's solo p95 and beside a busy copy, " + "; ".join(says),
-        agrees=bool(kept) and any(kept),
+        agrees=bool(kept) and all(kept),
         columns=(
             "network",
             "co-runners",
@@ -373,12 +373,12 @@ PAPER = Paper(
             "5", "Accuracy target, least latency (ACLO)",
             "within 0.3 points: FMNIST 1.1 to 2.8 ×, Wiki10 8.4 to 15.6, AmazonCat 1.8 to 6.9, Delicious 56.7 to 57.9, "
             "FMA 1.2 to 1.7",
-            "a mean speed-up above 1.3 × within 0.3 points on some set (the paper's least average)", _OTHER, _aclo,
+            "a mean speed-up above 1.3 × within 0.3 points on every set (the paper's least average)", _OTHER, _aclo,
         ),
         Figure(
             "6", "Latency target, greatest accuracy, co-located (LCAO)",
             "the solo latency is kept beside a second busy copy at 0 to 4.1 points of accuracy",
-            "LCAO meets the full network's solo p95 more often than the full network does",
+            "on every set LCAO meets the full network's solo p95 more often than the full network does",
             f"{_OTHER}; both copies share one core", _lcao,
         ),
     ),

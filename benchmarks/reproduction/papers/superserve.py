@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -37,6 +38,8 @@ from slotool.demo import Document
 from slotool.reports.figure import duration, percent
 
 HELD = 0.999
+# Shares of its capacity at which a point is tried that does not sustain more.
+LOW_SHARES = (0.4, 0.2, 0.1, 0.05)
 _SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"
 _FOLLOWS = "in the busiest quarter of the time accuracy is lower and batches are larger than in the calmest"
 _SMALLER = "a supernet of 2 ms at most on a CPU, not OFA-ResNet on an RTX 2080 Ti"
@@ -73,8 +76,11 @@ def _against(rows: dict[str, Document]) -> tuple[float, float]:
     )
 
 
-def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
-    """SlackFit, the value-iteration policy, INFaaS's least cost and the fixed points, by named arrivals."""
+def _grid(workspace: Workspace, loads: dict[str, str], title: str, least: float = 0.0) -> Found:
+    """SlackFit, the value-iteration policy, INFaaS's least cost and the fixed points, by named arrivals.
+
+    ``least``: attainment of SlackFit in all loads that the paper's finding includes.
+    """
     service = service_of(workspace)
     policies = ["slackfit", "value-iteration", "mincost", *clippers(service)]
     results = {name: _simulated(workspace, service, arrivals, policies) for name, arrivals in loads.items()}
@@ -87,7 +93,9 @@ def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
         says=f"SlackFit attains {percent(attained, 2)} or more in all {len(results)} loads; beside the best fixed "
         f"point or least cost it is {np.nanmin(gains):.2f} to {np.nanmax(gains):.2f} points more accurate at the same "
         f"attainment, or attains {np.nanmin(times):.2f} to {np.nanmax(times):.2f} × as much at the same accuracy",
-        agrees=bool(np.nanmin(gains) >= -0.1 and np.nanmin(times) >= 0.999 and np.nanmax(times) > 1.1),
+        agrees=bool(
+            attained >= least and np.nanmin(gains) >= -0.1 and np.nanmin(times) >= 0.999 and np.nanmax(times) > 1.1
+        ),
         columns=("load", *columns),
         rows=[
             (name, *(f"{percent(rows[p]['attainment'], 2)} at {percent(rows[p]['accuracy'])}" for p in policies))
@@ -153,6 +161,7 @@ def _recorded(workspace: Workspace) -> Found:
             for load in LOADS
         },
         "Microsoft Azure Functions, 2019",
+        HELD,
     )  # fmt: skip
 
 
@@ -219,12 +228,12 @@ def _scaling(workspace: Workspace) -> Found:
     rates = np.array([held[count] for count in counts])
     linear = rates / (rates[0] * np.array(counts))
     return Found(
-        says=f"{counts[-1]} workers sustain {rates[-1]:,.0f} queries/s, {linear[-1]:.2f} of {counts[-1]} × one "
+        says=f"{counts[-1]} workers sustain {_sustained(rates[-1])} queries/s, {linear[-1]:.2f} of {counts[-1]} × one "
         f"worker's "
-        f"{rates[0]:,.0f}",
+        f"{_sustained(rates[0])}",
         agrees=bool(linear[-1] >= 0.9),
         columns=("workers", "sustained, queries/s", "of linear"),
-        rows=[(str(c), f"{r:,.0f}", f"{share:.2f}") for c, r, share in zip(counts, rates, linear, strict=True)],
+        rows=[(str(c), _sustained(r), f"{share:.2f}") for c, r, share in zip(counts, rates, linear, strict=True)],
         data=f"{service.data}; the smallest subnet, Poisson arrivals, attainment {HELD}",
         plot=curves(
             "Sustained load by workers",
@@ -238,17 +247,21 @@ def _scaling(workspace: Workspace) -> Found:
 
 
 def _greatest(workspace: Workspace, service: Service, point: str, workers: int) -> float:
-    """The greatest of some shares of its capacity that the point sustains, for thirty deadlines at least."""
+    """The greatest of some shares of its capacity that the point sustains, for thirty deadlines at least; 0 if none."""
     capacity = service.capacity(service.points.index(point.removeprefix("fixed@")), workers)
-    greatest = 0.0
-    for share in workspace.pick((0.6, 0.75, 0.9), (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)):
+
+    def is_held(share: float) -> bool:
         rate = share * capacity
         seconds = max(workspace.pick(10_000, 300_000) / rate, 30e-3 * service.deadline_ms)
         arrivals = f"--rate {rate:.0f} --duration {seconds:.3g}s"
-        if _simulated(workspace, service, arrivals, [point], workers=workers)[point]["attainment"] < HELD:
-            break
-        greatest = rate
-    return greatest
+        return bool(_simulated(workspace, service, arrivals, [point], workers=workers)[point]["attainment"] >= HELD)
+
+    held = takewhile(is_held, workspace.pick((0.6, 0.75, 0.9), (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)))
+    return capacity * (max(held, default=0.0) or next(filter(is_held, LOW_SHARES), 0.0))
+
+
+def _sustained(rate: float) -> str:
+    return f"{rate:,.0f}" if rate else "none tried"
 
 
 def _throughput(workspace: Workspace) -> Found:
@@ -257,13 +270,12 @@ def _throughput(workspace: Workspace) -> Found:
     rates = [_greatest(workspace, service, f"fixed@{service.points[i]}", service.workers) for i in picked]
     span = 100 * (service.accuracy[-1] - service.accuracy[0])
     return Found(
-        says=f"{rates[-1]:,.0f} to {rates[0]:,.0f} queries/s ({rates[0] / max(rates[-1], 1e-9):.1f} ×) within "
-        f"{span:.1f} "
-        "points of accuracy",
+        says=f"{_sustained(rates[-1])} to {_sustained(rates[0])} queries/s"
+        f"{f' ({rates[0] / rates[-1]:.1f} ×)' if rates[-1] else ''} within {span:.1f} points of accuracy",
         agrees=rates[0] > 2 * rates[-1] > 0,
         columns=("subnet", "accuracy", "sustained, queries/s"),
         rows=[
-            (service.points[i], percent(service.accuracy[i]), f"{rate:,.0f}")
+            (service.points[i], percent(service.accuracy[i]), _sustained(rate))
             for i, rate in zip(picked, rates, strict=True)
         ],
         data=f"{service.data}; {service.workers} simulated workers, Poisson arrivals, attainment {HELD}",
@@ -347,7 +359,8 @@ PAPER = Paper(
         Figure(
             "10", "A recorded day: Microsoft Azure Functions",
             "five nines; 4.67 % more accurate at the same attainment, 2.85 × the attainment at the same accuracy",
-            "as of Figure 8", f"1,000 functions of the trace, compressed; {_SMALLER}; {_SIMULATED}", _recorded,
+            f"as of Figure 8, and SlackFit attains {HELD} or more in every load",
+            f"1,000 functions of the trace, compressed; {_SMALLER}; {_SIMULATED}", _recorded,
         ),
         Figure(
             "10b", "The recorded day over time",
