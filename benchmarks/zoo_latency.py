@@ -1,7 +1,7 @@
 """How well a predictor that learnt from random networks knows those that people run: timm, torchvision, transformers.
 
 Networks are those of ``capture_zoo`` with 0.1 to 14 GFLOPs, random weights, batch 1. Each is captured, and then, in
-another process of its own, built and timed, in ``--passes`` passes over all of them; its label is the lesser of the
+another process of its own, built and timed, in ``--passes`` passes over all of them; its label is the median of their
 medians. These processes keep memory that was freed, as the workers of ``profile`` and ``serve`` do: one that gives it
 back after each call pays for every page of it again, 1.6 times the latency at worst. Then, of ``--predictor``: as it
 is, with what its intervals cover, and after ten labels (chosen by the tool, and drawn at random), beside one factor,
@@ -126,7 +126,7 @@ def lines(path: Path) -> list[Row]:
 
 
 def labelled(rows: list[Row]) -> tuple[list[OperatorGraph], np.ndarray, float]:
-    """Networks, the lesser of the medians of their passes in seconds [n], and the mean noise of a label as a share."""
+    """Networks, the median of the medians of their passes in seconds [n], and the mean noise of a label as a share."""
     graphs, label_s, noise = [], [], []
     for row in rows:
         if not row.get("graph"):
@@ -134,10 +134,9 @@ def labelled(rows: list[Row]) -> tuple[list[OperatorGraph], np.ndarray, float]:
         same = [own for own in rows if (own["package"], own["name"]) == (row["package"], row["name"])]
         samples = [np.array(own["samples_s"]) for own in same if "samples_s" in own]
         if samples:
-            best = min(samples, key=lambda own: float(np.median(own)))
             graphs.append(OperatorGraph.from_document({**row["graph"], "name": f"{row['package']} {row['name']}"}))
-            label_s.append(float(np.median(best)))
-            noise.append(label_noise_s(best) / label_s[-1])
+            label_s.append(float(np.median([np.median(own) for own in samples])))
+            noise.append(float(np.mean([label_noise_s(own) for own in samples])) / label_s[-1])
     return graphs, np.array(label_s), float(np.mean(noise))
 
 
