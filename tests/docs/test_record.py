@@ -68,6 +68,12 @@ def test_generated_text_is_as_code_and_records_have_it() -> None:
     assert stale == [], "`python -m docs.generate` writes them"
 
 
+def test_answers_in_time_are_shares_of_the_best_rate_at_any_load() -> None:
+    figures = {"net": {"closed": 88.0, "best": 85.0, "3x": 144.0, "5x": 152.0}}
+    (table,) = TABLES["goodput"]({"found": figures})
+    assert table.rows == [["net", "88", "152", "95 %", "100 %"]]
+
+
 def test_pages_are_short() -> None:
     whole = generated()
     written = {page: places.without(page.read_text()) for page in DOCS.rglob("*.md") if page not in whole}
