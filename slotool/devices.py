@@ -1,10 +1,11 @@
-"""Devices that compute: ``cpu``, and CUDA GPUs as PyTorch numbers them; and the number formats that they compute in.
+"""Devices that compute: ``cpu``, and CUDA GPUs as nvidia-smi numbers them; and the number formats that they compute in.
 
 A GPU computes where somebody names it, never merely because it is there.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ FLOAT32, TF32, BF16, FP16 = PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 _OF_ELEMENTS = {"bfloat16": BF16, "float16": FP16}
 # Says which GPUs a process sees, and in which order.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Read by every library as it first uses a GPU: all number them alike, in this process and its children.
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 # ``cuda`` alone is the first GPU.
 _FORM = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?")
 

@@ -70,9 +70,6 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench | Forks, dict[s
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if options["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    else:
-        # All libraries then number devices alike, as nvidia-smi does.
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     from slotool.profiling.backends import backend_class
     from slotool.profiling.bench import Bench, StreamBench
     from slotool.timing.timer import StoppingRule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -141,6 +142,8 @@ def test_a_number_of_cuda_is_that_of_the_devices_it_is_shown(
 ) -> None:
     calls = driver()
     environment = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    # Its numbers are those of the driver, in every process.
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert Nvml().visible(number, environment).memory_bytes == (3, 4)
     assert (asked[1],) in calls
 
