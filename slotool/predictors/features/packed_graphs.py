@@ -1,44 +1,16 @@
-"""Many graphs as one: arrays over all operators, and sparse matrices by which neighbours exchange messages."""
+"""Many graphs as one: arrays over all operators, and the neighbours with which each exchanges messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import embedding_bag, pad
 
 # States that an operator gathers in a round of messages: its own, its inputs', its users'.
 GATHERED = 3
-
-
-@dataclass(frozen=True)
-class Ones:
-    """Sparse matrix of zeros and ones, as int64: row i has ones in ``columns[starts[i]:starts[i + 1]]``."""
-
-    columns: Tensor
-    starts: Tensor
-
-    @classmethod
-    def of(cls, rows: np.ndarray, columns: np.ndarray, height: int) -> Ones:
-        """Return ones at each pair of ``rows`` and ``columns``, int64 [m], in that order within a row."""
-        starts = np.concatenate([[0], np.bincount(rows, minlength=height).cumsum()])
-        return cls(torch.from_numpy(columns[np.argsort(rows, kind="stable")]), torch.from_numpy(starts))
-
-    def times(self, dense: Tensor) -> Tensor:
-        """Return the product with ``dense``, float32 [rows, width]."""
-        total: Tensor = torch.nn.functional.embedding_bag(
-            self.columns, dense, self.starts, mode="sum", include_last_offset=True
-        )
-        return total
-
-    def sizes(self) -> Tensor:
-        return self.starts[1:] - self.starts[:-1]
-
-    def to(self, device: torch.device) -> Ones:
-        return Ones(self.columns.to(device), self.starts.to(device))
 
 
 @dataclass(frozen=True)
@@ -51,9 +23,8 @@ class Packed:
         cost: Seconds of all operators that it stands for, float32 [n].
         graph: Graph of each operator, int64 [n].
         constant_s: Fixed seconds of each graph, float32 [g].
-        gather: For each operator a row of itself, one of its inputs and one of its users, [3n, n].
-        scatter: Transpose of ``gather``.
-        counts: Number of states that each row of ``gather`` sums, at least 1, float32 [3n, 1].
+        neighbours: Operators whose states are gathered: for each itself, its inputs, its users, int64 [e].
+        starts: Where each of these 3n groups begins in ``neighbours``, and the end of the last, int64 [3n + 1].
     """
 
     operators: Tensor
@@ -61,30 +32,16 @@ class Packed:
     cost: Tensor
     graph: Tensor
     constant_s: Tensor
-    gather: Ones
-    scatter: Ones
-    counts: Tensor
+    neighbours: Tensor
+    starts: Tensor
 
     def to(self, device: torch.device) -> Packed:
         return Packed(**{name: value.to(device) for name, value in vars(self).items()})
 
     def neighbourhoods(self, state: Tensor) -> Tensor:
         """Return each operator's state and the means of its inputs' and users', 0 for none, float32 [n, 3 × width]."""
-        gathered: Tensor = _Neighbourhoods.apply(state, self)  # type: ignore[no-untyped-call]
-        return gathered.view(len(state), -1)
-
-
-class _Neighbourhoods(torch.autograd.Function):
-    """Mean over neighbours; its gradient is a sum over neighbours too, by the same kernel."""
-
-    @staticmethod
-    def forward(ctx: Any, state: Tensor, packed: Packed) -> Tensor:
-        ctx.packed = packed
-        return packed.gather.times(state).div_(packed.counts)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.packed.scatter.times(gradient / ctx.packed.counts), None
+        means: Tensor = embedding_bag(self.neighbours, state, self.starts, mode="mean", include_last_offset=True)
+        return means.view(len(state), -1)
 
 
 class Picker:
@@ -94,29 +51,23 @@ class Picker:
         self._packed = packed
         device = packed.graph.device
         self._starts = torch.searchsorted(packed.graph, torch.arange(len(packed.constant_s) + 1, device=device))
-        # A graph's ones stand side by side, and at the same places in both matrices.
-        self._ones = packed.scatter.starts[self._starts]
-        self._gathered = packed.gather.sizes().view(-1, GATHERED)
-        self._scattered = packed.scatter.sizes()
+        self._neighbours = packed.starts[GATHERED * self._starts]
+        self._sizes = packed.starts.diff().view(-1, GATHERED)
 
     def __call__(self, rows: Tensor) -> Packed:
         packed = self._packed
         nodes, graph = _ranges(self._starts, rows)
-        ones, owner = _ranges(self._ones, rows)
+        neighbours, owner = _ranges(self._neighbours, rows)
         first = self._starts[rows]
         sizes = self._starts[rows + 1] - first
-        shift = (sizes.cumsum(0) - sizes - first)[owner]
-        counts_of = (self._gathered, self._scattered)
-        gathered, scattered = (pad(counts[nodes].view(-1).cumsum(0), (1, 0)) for counts in counts_of)
         return Packed(
             operators=packed.operators[nodes],
             known=packed.known[nodes],
             cost=packed.cost[nodes],
             graph=graph,
             constant_s=packed.constant_s[rows],
-            gather=Ones(packed.gather.columns[ones] + shift, gathered),
-            scatter=Ones(packed.scatter.columns[ones] + GATHERED * shift, scattered),
-            counts=packed.counts.view(-1, GATHERED)[nodes].view(-1, 1),
+            neighbours=packed.neighbours[neighbours] + (sizes.cumsum(0) - sizes - first)[owner],
+            starts=pad(self._sizes[nodes].view(-1).cumsum(0), (1, 0)),
         )
 
 
@@ -128,8 +79,8 @@ def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return first + torch.arange(len(owner), device=rows.device), owner
 
 
-def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes: np.ndarray) -> tuple[Ones, Ones]:
-    """Return ``Packed.gather`` and ``.scatter`` of classes of operators (``group``); each gathers as its first does.
+def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return ``Packed.neighbours`` and ``.starts`` of classes of operators (``group``); each gathers as its first does.
 
     Edges, int64 [e], go from operator ``source`` to operator ``target``.
     """
@@ -137,9 +88,10 @@ def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes:
     stands[first] = True
     into, out = stands[target], stands[source]
     numbers, (source, target) = np.arange(len(first)), (classes[source], classes[target])
-    to = np.concatenate([GATHERED * numbers, GATHERED * target[into] + 1, GATHERED * source[out] + 2])
-    gathered = np.concatenate([numbers, source[into], target[out]])
-    return Ones.of(to, gathered, GATHERED * len(first)), Ones.of(gathered, to, len(first))
+    groups = np.concatenate([GATHERED * numbers, GATHERED * target[into] + 1, GATHERED * source[out] + 2])
+    neighbours = np.concatenate([numbers, source[into], target[out]])[np.argsort(groups, kind="stable")]
+    starts = np.concatenate([[0], np.bincount(groups, minlength=GATHERED * len(first)).cumsum()])
+    return torch.from_numpy(neighbours), torch.from_numpy(starts)
 
 
 def group(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:

@@ -255,16 +255,15 @@ class GraphScaling:
             cost = np.bincount(classes, cost)
         one_hot, ends = np.eye(len(self.types) + 1)[slots[first]], np.zeros((len(first), 1))
         operators = torch.from_numpy(np.hstack([one_hot, numbers[first], ends]).astype(np.float32))
-        gather, scatter = exchange(*edges, first, classes)
+        neighbours, starts = exchange(*edges, first, classes)
         return Packed(
             operators=_without_context(operators, torch.from_numpy(blind[first])),
             known=torch.from_numpy((slots[first] < len(self.types)).astype(np.float32)),
             cost=torch.from_numpy(cost.astype(np.float32)),
             graph=torch.from_numpy(owners[first]),
             constant_s=torch.full((len(arrays.sizes),), float(self.call_s[0])),
-            gather=gather,
-            scatter=scatter,
-            counts=gather.sizes().clamp(min=1).float()[:, None],
+            neighbours=neighbours,
+            starts=starts,
         )
 
     def tensors(self) -> dict[str, np.ndarray]:
