@@ -51,8 +51,7 @@ def devices() -> tuple[SettingsRun, HeldOutSettings]:
 
 def shipped(model: SettingsModel, features: np.ndarray, kinds: list[str]) -> HeldOutSettings:
     """What a stored model, without the families held out, answers for them by these features, float64 [n, features]."""
-    learnt = model.known * model.encoder.deviation + model.encoder.mean
-    return hold_out_settings(learnt, np.exp(model.log_s), model.settings, kinds, test_features=features)
+    return hold_out_settings(model.known, np.exp(model.log_s), model.settings, kinds, test_features=features)
 
 
 def refit_devices(keep: bool) -> None:

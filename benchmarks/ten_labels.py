@@ -126,7 +126,7 @@ class Devices:
                 settings = [self.settings[i] for i in known]
                 models[self.related[s]] = SettingsModel.fit(self.features, self.latency_s[:, known], settings)
             model, rows = models[self.related[s]], np.flatnonzero(np.isfinite(self.latency_s[:, s]))
-            log_answers = model.labels_or_answers(model.encode(self.features[rows]))
+            log_answers = model.labels_or_answers(self.features[rows])
             value_bytes = np.exp(self.features[rows, FEATURES.index("log value_bytes")])
             networks = Networks(self.costs.take(rows), self.terms[rows], log_answers, value_bytes)
             for seed in range(draws):

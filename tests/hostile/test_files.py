@@ -66,7 +66,7 @@ def use(path: Path) -> None:
     ("name", "at", "value"),
     [
         ("predictor", ("change", "after", "InputLayer", 0), 10**400),
-        ("predictor-devices", ("model", "encoder", "linear"), 1e300),
+        ("predictor-devices", ("residuals", "known", 0, "values", 0), 1e300),
     ],
 )
 def test_a_predictor_with_a_number_that_is_none_is_refused(

@@ -20,12 +20,10 @@ from slotool.predictors.features.network_features import (
     CATEGORIES,
     FEATURES,
     amounts,
-    log_seconds,
     network_features,
-    prices,
+    relative_prices,
 )
 from slotool.predictors.labels import LabelledSet, Setting, SettingsLabelled, join_labels, join_settings
-from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor, matching
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -84,8 +82,8 @@ def test_work_is_what_the_features_say_and_has_a_price(networks: list[OperatorGr
     # Labels that are sums of work have the prices found again, but for the ridge's share.
     work = amounts(features)[:, :6]
     paid_s = np.array([2e-11, 0.0, 1e-10, 3e-10, 0.0, 4e-6])
-    log_s = np.log(work @ paid_s)
-    assert np.abs(log_seconds(work, prices(work, log_s, 0.001)[:, None])[:, 0] - log_s).max() < 0.02
+    latency_s = work @ paid_s
+    assert np.allclose(work @ relative_prices(work, latency_s, ridge=0.001), latency_s, rtol=0.02)
 
 
 def test_it_learns_every_setting_from_labels_of_all(run: SettingsRun) -> None:
@@ -222,19 +220,23 @@ def test_what_is_written_answers_the_same(run: SettingsRun, networks: list[Opera
 def test_its_state_is_checked(run: SettingsRun) -> None:
     tensors, document = run.trained.predictor.state()
     with pytest.raises(InputError, match="do not fit"):
-        SettingsPredictor.from_state({**tensors, "weights": tensors["weights"][:5]}, document)
+        SettingsPredictor.from_state({**tensors, "log_s": tensors["log_s"][:5]}, document)
     with pytest.raises(InputError, match="none of the predictor's 4"):
         SettingsPredictor.from_state(tensors, {**document, "chosen": 4})
     with pytest.raises(InputError, match="other features"):
         SettingsPredictor.from_state(tensors, {**document, "model": {**document["model"], "features": ["one"]}})
 
 
-def test_spread_grows_away_from_the_labels(run: SettingsRun, networks: list[OperatorGraph]) -> None:
-    model = run.trained.predictor.model  # type: ignore[attr-defined]
-    assert isinstance(model, SettingsModel)
-    known = model.features(networks[:20])
-    far = known._replace(at=known.at + 4.0)
-    assert np.all(model.spread(far, 0) > model.spread(known, 0))
+def test_a_network_that_has_a_label_there_gets_it(run: SettingsRun, networks: list[OperatorGraph]) -> None:
+    predictor = of_setting(run.trained, run.trained.predictor, 1).predictor
+    truth, labelled = latency_on(networks, *PRICES["b"]), np.arange(len(networks)) % 7 > 0
+    assert predictor.predict(networks)[labelled] == pytest.approx(truth[labelled])
+    # Of another device, by its sheet, only the others are also off as unlabelled networks are.
+    scaled, _ = predictor.scaled(np.log(2))  # type: ignore[attr-defined]
+    scaled.unlabelled_spread = 3.0
+    latency_s, spread = scaled.predict_and_spread(networks)
+    assert latency_s == pytest.approx(2 * predictor.predict(networks))
+    assert spread.tolist() == np.where(labelled, 1.0, 3.0).tolist()
 
 
 @pytest.mark.parametrize(

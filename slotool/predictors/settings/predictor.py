@@ -12,36 +12,33 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
+from slotool.predictors.features.network_features import network_features
 from slotool.predictors.labels import Setting
-from slotool.predictors.settings.model import OPERATORS, Encoded, SettingsModel
+from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.settings.sheets import device_errors
 from slotool.predictors.trained.residuals import Residuals
 
-# Predictions are at least this share of the smallest time per operator in any label, as a function extrapolated to tiny
-# networks would answer nanoseconds; smaller differences may be ordinary errors.
-CLEARLY_BELOW = 0.5
 # Limit of what devices by their sheets are off, in log, where labels agree with sheets exactly.
 MIN_SPREAD = 1e-6
 
 
 class SettingsPredictor(Predictor[OperatorGraph]):
-    """Predictor of latency in setting number ``chosen`` of a ``SettingsModel``.
+    """Predictor of latency in setting number ``chosen`` of a ``SettingsModel``; a network labelled there has its label.
 
-    The spread is the Gaussian process's deviation of log latency, a label's noise included, which grows with the
-    distance from the training networks. ``known_residuals``: errors on held-out families of networks in units of the
-    spread, for each setting.
-
-    ``log_factor`` and ``device_spread`` scale predictions to a device without labels, see ``scaled``.
+    ``known_residuals``: errors on held-out families of networks, for each setting. ``log_factor`` scales predictions to
+    a device without labels (``scaled``); there, the spread of networks without a label in the setting is
+    ``unlabelled_spread`` times that of others.
     """
 
     name = "settings"
     fitted_to = (FROM_OTHERS,)
+    # Residuals are of networks unlike those in training.
     spread_is_calibrated = True
 
     def __init__(self, model: SettingsModel | None = None, chosen: int = 0):
         self.model, self.chosen = model, chosen
         self.known_residuals: tuple[Residuals, ...] = ()
-        self.log_factor = self.device_spread = 0.0
+        self.log_factor, self.unlabelled_spread = 0.0, 1.0
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -66,31 +63,24 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         other.log_factor = log_factor
         if not len(errors):
             return other, None
-        other.device_spread = max(float(np.sqrt(np.mean(errors**2))), MIN_SPREAD)
-        return other, Residuals.of(np.exp(errors), np.ones(len(errors)), other.device_spread)
+        if self.residuals is not None:
+            of_devices, of_networks = (np.sqrt(np.mean(some**2)) for some in (errors, self.residuals.values))
+            other.unlabelled_spread = float(np.hypot(1.0, of_networks / max(of_devices, MIN_SPREAD)))
+        return other, Residuals.of(np.exp(errors), np.ones(len(errors)))
 
     def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
         raise InputError("train-predictor learns several settings; adapt-predictor takes them to a new one")
 
     def log_answers(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         """Return log(seconds) in every setting, float64 [n, S]: labels of the same networks, else predictions."""
-        return self._learnt.labels_or_answers(self._learnt.features(graphs))
+        return self._learnt.labels_or_answers(network_features(graphs))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return self._answer_s(self._learnt.features(graphs)) if graphs else np.empty(0)
+        return np.asarray(np.exp(self.log_answers(graphs)[:, self.chosen] + self.log_factor))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
-        if not graphs:
-            return np.empty(0), np.empty(0)
-        networks = self._learnt.features(graphs)
-        return self._answer_s(networks), np.hypot(self._learnt.spread(networks, self.chosen), self.device_spread)
-
-    def _answer_s(self, networks: Encoded) -> np.ndarray:
-        # Labels of a network elsewhere are nearer to it than what all labels say of it.
-        answers = self._learnt.labels_or_answers if self.log_factor else self._learnt.answer
-        answer_s = np.exp(answers(networks)[:, self.chosen])
-        min_s = self._learnt.min_operator_s[self.chosen] * networks.work[:, OPERATORS]
-        return np.asarray(np.maximum(answer_s, CLEARLY_BELOW * min_s) * np.exp(self.log_factor))
+        labelled = np.isfinite(self._learnt.labels(network_features(graphs))[:, self.chosen])
+        return self.predict(graphs), np.where(labelled, 1.0, self.unlabelled_spread)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._learnt.state()

@@ -14,7 +14,7 @@ from slotool.artifacts import create_artifact
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.features.domain import Domain
-from slotool.predictors.features.network_features import TOTALS, network_features
+from slotool.predictors.features.network_features import FEATURES, network_features
 from slotool.predictors.labels import MIN_LABELS_OF_SETTING, Setting, SettingsLabelled
 from slotool.predictors.settings.model import MAX_NETWORKS, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
@@ -29,19 +29,18 @@ FOLDS = 5
 MIN_KINDS = 5
 # Settings of fewer held-out errors use those of all settings.
 MIN_FOR_OWN = 40
-SQUARES_TERMS = ("flops", "operators", "output_bytes")
+SQUARES_TERMS = ("log flops", "log operators", "log output_bytes")
 
 
 @dataclass(frozen=True)
 class HeldOutSettings:
     """Errors of labels of held-out networks, log(measured ÷ predicted), float64 [n, S], NaN where there is no label.
 
-    ``errors``: of the predictor, with its own ``spread``; ``least_squares``: of a regression on log FLOPs, operators
-    and output bytes. ``fold``: int64 [n]; ``by_kind``: kinds were held out, else random networks.
+    ``errors``: of the predictor; ``least_squares``: of a regression on log FLOPs, operators and output bytes. ``fold``:
+    int64 [n]; ``by_kind``: kinds were held out, else random networks.
     """
 
     errors: np.ndarray
-    spread: np.ndarray
     least_squares: np.ndarray
     fold: np.ndarray
     by_kind: bool
@@ -56,30 +55,31 @@ class HeldOutSettings:
             "interval_coverage": self._coverage(setting),
         }
 
+    def mae_s(self, latency_s: np.ndarray) -> float:
+        """Return the mean absolute error in the first setting, in seconds; ``latency_s``: labels, [n, S]."""
+        return float(np.nanmean(np.abs(np.expm1(-self.errors[:, 0])) * latency_s[:, 0]))
+
     def of_settings(self) -> tuple[Residuals, ...]:
         """Return the residuals of each setting."""
-        residuals = map(self.residuals, range(self.errors.shape[1]))
-        return tuple(one for one in residuals if one is not None)
+        return tuple(filter(None, map(self.residuals, range(self.errors.shape[1]))))
 
-    def residuals(self, setting: int, without: int | None = None) -> Residuals | None:
+    def residuals(self, setting: int, without: int = -1) -> Residuals | None:
         """Return residuals of one setting, or of all where it has few labels, without the fold ``without``."""
-        included = np.isfinite(self.errors) & (self.fold != (-1 if without is None else without))[:, None]
+        included = np.isfinite(self.errors) & (self.fold != without)[:, None]
         if included[:, setting].sum() >= MIN_FOR_OWN:
             included &= np.arange(included.shape[1]) == setting
-        if not included.any():
-            return None
-        return Residuals.of(np.exp(self.errors[included]), np.ones(int(included.sum())), self.spread[included])
+        errors = self.errors[included]
+        return Residuals.of(np.exp(errors), np.ones(len(errors))) if len(errors) else None
 
     def _coverage(self, setting: int) -> float:
         inside: list[np.ndarray] = []
         for fold in range(FOLDS):
-            rows = (self.fold == fold) & np.isfinite(self.errors[:, setting])
+            errors = self.errors[self.fold == fold, setting]
+            errors = errors[np.isfinite(errors)]
             residuals = self.residuals(setting, without=fold)
-            if residuals is None or not rows.any():
-                continue
-            low, high = residuals.interval(NOMINAL_COVERAGE)
-            score = self.errors[rows, setting] / self.spread[rows, setting]
-            inside.append((low <= score) & (score <= high))
+            if residuals is not None and len(errors):
+                low, high = residuals.interval(NOMINAL_COVERAGE)
+                inside.append((low <= errors) & (errors <= high))
         return float(np.mean(np.concatenate(inside)))
 
 
@@ -115,30 +115,25 @@ def train_settings(labelled: SettingsLabelled, seed: int = 0, reporter: Reporter
     left out; raises ``InputError`` if all are.
     """
     text = f"training on {counted(len(labelled.items), 'network')} in {counted(len(labelled.settings), 'setting')}"
-    with (reporter or Quiet()).progress(text, total=FOLDS + 1) as steps:
-        return _train_settings(labelled, seed, stepping(steps, text))
-
-
-def _train_settings(labelled: SettingsLabelled, seed: int, progress: Callable[[str], None]) -> SettingsRun:
     some = even_sample(labelled.items, MAX_NETWORKS, seed)
     labelled = _with_enough_labels(
         replace(labelled, items=tuple(labelled.items[i] for i in some), latency_s=labelled.latency_s[some]), seed
     )
-    graphs, latency_s = list(labelled.items), labelled.latency_s
-    features = network_features(graphs)
-    held_out = hold_out_settings(features, latency_s, labelled.settings, [g.kind for g in graphs], seed, progress)
-    predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, labelled.settings))
+    graphs, latency_s, settings = list(labelled.items), labelled.latency_s, labelled.settings
+    features, kinds = network_features(graphs), [graph.kind for graph in graphs]
+    with (reporter or Quiet()).progress(text, total=FOLDS + 1) as steps:
+        progress = stepping(steps, text)
+        held_out = hold_out_settings(features, latency_s, settings, kinds, seed, progress)
+        predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, settings))
+        progress(f"settings: all {len(settings)} learnt from {len(graphs)} networks")
     predictor.known_residuals = held_out.of_settings()
-    progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")
     # Distances between similar networks: every second one from the others.
     like = Domain.of(graphs[::2]).with_like(graphs[1::2]).like
-    rows = np.isfinite(latency_s[:, 0])
-    mean_error_s = np.mean(np.abs(np.expm1(-held_out.errors[rows, 0])) * latency_s[rows, 0])
     trained: TrainedPredictor[OperatorGraph] = TrainedPredictor(
         predictor=predictor,
         residuals=predictor.residuals,
-        setting=labelled.settings[0],
-        dev_mae_s=float(mean_error_s),
+        setting=settings[0],
+        dev_mae_s=held_out.mae_s(latency_s),
         # Errors on networks of other inputs are unknown, so these get no interval.
         domain=replace(Domain.of(graphs), like=like),
     )
@@ -181,19 +176,17 @@ def hold_out_settings(
 ) -> HeldOutSettings:
     """Predict each fold of kinds from the others; ``test_features``: its features, where others are learnt from."""
     fold, by_kind = _folds(kinds, seed)
-    errors, spread, simple = (np.full(latency_s.shape, np.nan) for _ in range(3))
+    errors, simple = (np.full(latency_s.shape, np.nan) for _ in range(2))
     log_s = np.log(latency_s)
     for number in range(FOLDS):
         training, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         model = SettingsModel.fit(features[training], latency_s[training], settings)
-        networks = model.encode((features if test_features is None else test_features)[test])
-        errors[test] = log_s[test] - model.answer(networks)
+        errors[test] = log_s[test] - model.answers((features if test_features is None else test_features)[test])
         for s in range(len(settings)):
-            spread[test, s] = model.spread(networks, s)
             simple[test, s] = log_s[test, s] - _least_squares(features, log_s[:, s], training, test)
         if progress:
             progress(f"held out {number + 1} of {FOLDS}: {_mape(errors[test][np.isfinite(errors[test])]):.1%} off")
-    return HeldOutSettings(errors, spread, simple, fold, by_kind)
+    return HeldOutSettings(errors, simple, fold, by_kind)
 
 
 def _folds(kinds: Sequence[str], seed: int) -> tuple[np.ndarray, bool]:
@@ -209,7 +202,7 @@ def _folds(kinds: Sequence[str], seed: int) -> tuple[np.ndarray, bool]:
 
 
 def _least_squares(features: np.ndarray, log_s: np.ndarray, training: np.ndarray, test: np.ndarray) -> np.ndarray:
-    columns = np.column_stack([features[:, [TOTALS.index(name) for name in SQUARES_TERMS]], np.ones(len(features))])
+    columns = np.column_stack([features[:, [FEATURES.index(name) for name in SQUARES_TERMS]], np.ones(len(features))])
     rows = training[np.isfinite(log_s[training])]
     return np.asarray(columns[test] @ np.linalg.lstsq(columns[rows], log_s[rows], rcond=None)[0])
 
