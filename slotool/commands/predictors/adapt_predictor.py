@@ -56,8 +56,7 @@ class Adaptation(Result):
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
-        parts += [f"{'nearest known setting:' if run.has_several_settings else 'from'} {run.base_setting}"]
-        parts += [f"to {run.adapted.setting}", *filter(None, [run.other_backend])]
+        parts += [f"from {run.base_setting}", f"to {run.adapted.setting}", *filter(None, [run.other_backend])]
         if scored:
             parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
         rests_on = ", ".join(f"{share:.0%} {name}" for name, share in run.sources[:4])

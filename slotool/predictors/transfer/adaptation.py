@@ -20,13 +20,12 @@ from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.solo.three_term import fitted_terms, priced_terms
 from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
-from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, held_out_residuals, propose
+from slotool.predictors.transfer.adapted import AdaptedPredictor, held_out_residuals, propose
 from slotool.predictors.transfer.few_labels import FewLabels, Networks
 from slotool.predictors.transfer.odd_labels import (
     MAX_LABELS_DOUBTED,
     OddLabel,
     doubtful_label,
-    mixed_units,
     odd_labels,
     suspects,
 )
@@ -114,27 +113,14 @@ def folds_of(count: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def adapt(
-    base: TrainedPredictor[OperatorGraph],
-    labelled: LabelledSet[OperatorGraph],
-    seed: int = 0,
+    base: TrainedPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph], seed: int = 0
 ) -> tuple[TrainedPredictor[OperatorGraph], HeldOut]:
-    """Fit an adapted predictor to these labels and their setting.
-
-    Args:
-        base: Predictor of other settings.
-        labelled: At least 3 labels of one setting.
-        seed: Seed of the folds of more than 30 labels.
+    """Fit an adapted predictor to 3 to 200 labels of one setting.
 
     Returns:
         The predictor, with intervals from its spread and its errors on held-out labels; and these errors.
-
-    Raises:
-        InputError: There are fewer than 3 labels.
     """
     graphs, latency_s = labelled.items, labelled.latency_s
-    if len(graphs) < MIN_LABELS:
-        count = len(graphs)
-        raise InputError(f"{count} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     predictor = AdaptedPredictor.of(base, labelled.setting)
     predictor.fit(Examples(graphs, latency_s))
     held_out = hold_out(predictor.labels.networks, predictor.labels.log_s, folds_of(len(graphs), seed))
@@ -153,9 +139,8 @@ def adapt(
 class AdaptationRun:
     """Result of an adaptation: ``adapted``, fitted to the rows ``chosen``, and held-out errors on these.
 
-    ``odd``: labels unlike all others, of which those that cannot be right are not among ``chosen``. ``others``: rows
-    that were not chosen, with ``mape`` by name of the prediction and ``coverage``, the share of them inside their
-    interval, None without any. ``units``: a sentence if labels are in two units.
+    ``odd``: labels that cannot be right, which are not among ``chosen``. ``others``: rows that were not chosen, with
+    ``mape`` by name of the prediction and ``coverage``, the share of them inside their interval, None without any.
     """
 
     base: TrainedPredictor[OperatorGraph]
@@ -167,12 +152,6 @@ class AdaptationRun:
     mape: Mapping[str, float]
     coverage: float | None
     odd: tuple[OddLabel, ...] = ()
-    units: str | None = None
-
-    @property
-    def learnt(self) -> LabelledSet[OperatorGraph]:
-        """Chosen labels, in the order of ``held_out``."""
-        return self.labelled.only(self.chosen)
 
     @property
     def odd_in_words(self) -> list[str]:
@@ -194,10 +173,6 @@ class AdaptationRun:
     def _predictor(self) -> AdaptedPredictor:
         assert isinstance(self.adapted.predictor, AdaptedPredictor)
         return self.adapted.predictor
-
-    @property
-    def has_several_settings(self) -> bool:
-        return isinstance(self.base.predictor, SettingsPredictor)
 
     @property
     def base_setting(self) -> Setting:
@@ -230,21 +205,19 @@ class AdaptationRun:
     @property
     def doubt(self) -> str | None:
         """Sentence on labels that are implausible as a whole, or None."""
-        label_s = self.learnt.latency_s
+        label_s = self.labelled.latency_s[self.chosen]
         if np.ptp(label_s) <= MAX_EQUAL * label_s.max():
             return (
                 f"all {len(label_s)} labels are {label_s[0] * 1e3:.3g} ms, whatever the network: they tell nothing of "
                 "any; was one value written for all?"
             )
-        if self.units is not None:
-            return self.units
         times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
         if max(times, 1 / times) > MAX_TIMES:
             return f"the labels are {times:.3g} times what the base predicts, in the median: are they in seconds?"
         if (error := self.held_out.mape()) > MAX_HELD_OUT:
             return (
                 f"held out in turn, the adapted predictor is {error:.0%} off: these labels tell nothing of one "
-                "another. Is each that of the network it names, and are all of one setting?"
+                "another. Is each that of the network it names, in seconds, and are all of one setting?"
             )
         return None
 
@@ -254,11 +227,7 @@ class AdaptationRun:
             "taken_to_backend": None if self.other_backend is None else self.labelled.setting.backend,
             "setting": self.labelled.setting.document(),
             "sources": [{"source": name, "share": share} for name, share in self.sources],
-            "set_aside": [
-                {"graph_id": self.labelled.items[each.row].id, "times": each.times}
-                for each in self.odd
-                if each.is_clear
-            ],
+            "set_aside": [{"graph_id": self.labelled.items[each.row].id, "times": each.times} for each in self.odd],
             "adapted_to": [self.labelled.items[i].id for i in self.chosen],
             "chosen": ADAPTED,
             "scored": len(self.others),
@@ -285,8 +254,8 @@ def adapt_and_score(
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all; the other labels only score.
 
-    Chosen labels that cannot be right (``odd_labels``) are set aside, and so is one of up to 30 that the others
-    contradict (``doubtful_label``). ``advance`` is called once the labels are fitted. Raises ``InputError`` if there
+    Labels far from all others (``odd_labels``) are set aside, and so is one of up to 30 that the others contradict
+    (``doubtful_label``). ``advance`` is called once the labels are fitted. Raises ``InputError`` if there
     are too few labels, or ``samples`` leaves none to score.
     """
     fresh = AdaptedPredictor.of(base, labelled.setting)
@@ -302,21 +271,18 @@ def adapt_and_score(
     learnt = labelled.only(chosen)
     source = nearest(networks.take(chosen), log_s[chosen])
     base_s = np.exp(networks.log_answers[chosen, source]) * fresh.change.times(learnt.items)
-    units = mixed_units(base_s, learnt.latency_s)
     odd = [replace(each, row=int(chosen[each.row])) for each in odd_labels(base_s, learnt.items, learnt.latency_s)]
-    chosen = chosen[~np.isin(chosen, [each.row for each in odd if each.is_clear])]
+    chosen = chosen[~np.isin(chosen, [each.row for each in odd])]
     learnt = labelled.only(chosen)
     adapted, held_out = adapt(base, learnt, seed)
     doubted = suspects(held_out.log_errors[ADAPTED]) if len(learnt) <= MAX_LABELS_DOUBTED else []
     if doubted:
         without = {row: adapt(base, learnt.only(np.delete(np.arange(len(learnt)), row)), seed) for row in doubted}
         row = min(without, key=lambda row: without[row][1].mape())
-        errors = held_out.log_errors[ADAPTED], without[row][1].log_errors[ADAPTED]
-        label = doubtful_label(row, *errors, same_backend=base.setting.backend == learnt.setting.backend)
+        label = doubtful_label(row, held_out.log_errors[ADAPTED], without[row][1].log_errors[ADAPTED])
         if label is not None:
-            odd = [*(each for each in odd if each.row != chosen[row]), replace(label, row=int(chosen[row]))]
-            if label.is_clear:
-                chosen, (adapted, held_out) = np.delete(chosen, row), without[row]
+            odd.append(replace(label, row=int(chosen[row])))
+            chosen, (adapted, held_out) = np.delete(chosen, row), without[row]
     advance()
     mape: dict[str, float] = {}
     coverage = None
@@ -325,4 +291,4 @@ def adapt_and_score(
         scores = adapted.held_out(labelled, others).scores()
         mape = {name: float(np.mean(np.abs(np.expm1(values - log_s[others])))) for name, values in answers.items()}
         mape[ADAPTED], coverage = scores["mape"], scores["interval_coverage"]
-    return AdaptationRun(base, adapted, labelled, chosen, held_out, others, mape, coverage, tuple(odd), units)
+    return AdaptationRun(base, adapted, labelled, chosen, held_out, others, mape, coverage, tuple(odd))
