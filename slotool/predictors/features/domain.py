@@ -14,7 +14,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
-from slotool.graphs.operators import Operator
+from slotool.graphs.operators import BYTES_PER_VALUE, Operator
 from slotool.predictors.features.type_costs import OperatorRows, operator_type
 from slotool.printable import name_list
 
@@ -40,56 +40,43 @@ WORTH_A_WORD = 0.02
 
 @dataclass(frozen=True)
 class Distance:
-    """Distance of a network from the training networks, 0 in their midst. Cost is that of a neutral roofline.
+    """Distance of ``graph`` from the training networks, 0 in their midst. Cost is that of a neutral roofline.
 
     Attributes:
+        graph: The network.
         unseen: Share of cost, or of output values if larger, in operator types that no training network had.
         unlike: Share of cost that the nearest training network spends on other types.
         operators_beyond: Log of the size of operators ÷ the largest of their type in training, mean by cost.
         totals_beyond: Log of the factor by which ``total`` lies outside the range of the training networks.
-        unseen_types: Operator types that no training network had.
-        unseen_operators: Number of operators of these types.
-        operators: Number of operators.
-        total: The one of ``SIZE_TOTALS`` furthest outside the range.
-        below: True if ``total`` is below that range.
-        uncounted: Share of FLOPs that the operators do not account for.
-        overcounted: FLOPs of the operators beyond the framework's count, as a share.
-        examples_interact: True if the examples of a batch interact.
-        uncosted: Calls whose FLOPs are unknown.
-        form: Element type and compilation, where no training network had them.
         concentration: 1 where one operator is all of the cost, 1 ÷ √n where n cost the same. Errors of operators
             average out where many count.
         convolved: Share of cost in convolutions, which libraries compute in more ways than matrix products.
+        unseen_types: Operator types that no training network had.
+        unseen_operators: Number of operators of these types.
+        total: The one of ``SIZE_TOTALS`` furthest outside the range.
+        below: True if ``total`` is below that range.
+        form: Element type and compilation, where no training network had them.
         inputs: Description of its inputs, where no training network takes such.
     """
 
+    graph: OperatorGraph
     unseen: float
     unlike: float
     operators_beyond: float
     totals_beyond: float
-    unseen_types: tuple[str, ...] = ()
-    unseen_operators: int = 0
-    operators: int = 0
-    total: str = ""
-    below: bool = False
-    uncounted: float = 0.0
-    overcounted: float = 0.0
-    examples_interact: bool = False
-    uncosted: tuple[str, ...] = ()
-    form: str = ""
     concentration: float = 0.0
     convolved: float = 0.0
+    unseen_types: tuple[str, ...] = ()
+    unseen_operators: int = 0
+    total: str = ""
+    below: bool = False
+    form: str = ""
     inputs: str = ""
 
     @property
-    def vector(self) -> np.ndarray:
-        """The four distances proper, float64 [4]."""
-        return np.array(self.factors[:4])
-
-    @property
     def factors(self) -> tuple[float, ...]:
-        """Six numbers that the scale of an interval depends on: ``vector``, ``concentration`` and ``convolved``."""
-        unseen, spread = max(self.unseen, self.uncounted), (self.concentration, self.convolved)
+        """Six numbers that the scale of an interval depends on, of which the first four are distances proper."""
+        unseen, spread = max(self.unseen, self.graph.uncounted_flops_share), (self.concentration, self.convolved)
         return unseen, self.unlike, self.operators_beyond, self.totals_beyond, *spread
 
     def differences(self) -> Iterator[tuple[bool, str]]:
@@ -98,18 +85,18 @@ class Distance:
             yield True, f"it is {self.form}, and no network of that form was measured"
         if self.inputs:
             yield True, self.inputs
-        if self.uncounted > WORTH_A_WORD:
-            yield self.uncounted > MAX_UNSEEN, f"its operators account for {1 - self.uncounted:.0%} of its FLOPs"
-        if self.overcounted > MAX_OVERCOUNTED:
-            yield True, f"the graph counts {1 + self.overcounted:.3g} times the FLOPs of the framework's own counter"
-        if self.examples_interact:
+        if (uncounted := self.graph.uncounted_flops_share) > WORTH_A_WORD:
+            yield uncounted > MAX_UNSEEN, f"its operators account for {1 - uncounted:.0%} of its FLOPs"
+        if (mismatch := self.graph.flops_mismatch) > MAX_OVERCOUNTED:
+            yield True, f"the graph counts {1 + mismatch:.3g} times the FLOPs of the framework's own counter"
+        if self.graph.examples_interact:
             yield True, "the examples of a batch interact, so its FLOPs are not those of one example"
-        if self.uncosted:
-            yield True, f"nothing counts the FLOPs of {name_list(self.uncosted, 5)}: {BY_BYTES}"
+        if self.graph.uncosted:
+            yield True, f"nothing counts the FLOPs of {name_list(self.graph.uncosted, 5)}: {BY_BYTES}"
         if self.unseen_types:
-            count = f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost"
+            count = f"{self.unseen_operators} of {len(self.graph.operators)} operators, {self.unseen:.0%}"
             types = name_list(self.unseen_types, 5)
-            yield self.unseen > MAX_UNSEEN, f"{count}, are of types never measured ({types})"
+            yield self.unseen > MAX_UNSEEN, f"{count} of the predicted cost, are of types never measured ({types})"
         if self.unlike > WORTH_A_WORD:
             far = self.unlike > MAX_UNLIKE
             yield far, f"{self.unlike:.0%} of its cost is spent unlike in any training network"
@@ -136,10 +123,10 @@ class Distance:
         return {
             "unseen_share": self.unseen,
             "unseen_types": list(self.unseen_types),
-            "uncounted_flops_share": self.uncounted,
-            "overcounted_flops_share": self.overcounted,
-            "examples_interact": self.examples_interact,
-            "uncosted": list(self.uncosted),
+            "uncounted_flops_share": self.graph.uncounted_flops_share,
+            "overcounted_flops_share": max(0.0, self.graph.flops_mismatch),
+            "examples_interact": self.graph.examples_interact,
+            "uncosted": list(self.graph.uncosted),
             "unlike_share": self.unlike,
             "operator_size_factor": math.exp(self.operators_beyond),
             "total_size_factor": math.exp(self.totals_beyond),
@@ -160,7 +147,7 @@ class Domain:
         totals: Log of the smallest and largest of ``SIZE_TOTALS``, float64 [2, 4].
         forms: Element types, and compiled or not.
         inputs: Kinds of inputs (``inputs_of``), beyond which no interval is given; empty if unknown.
-        like: Largest ``Distance.vector`` of networks that count as like these, float64 [4]; None if none do.
+        like: Largest distances (``Distance.factors``) of networks that count as like these, float64 [4], or None.
     """
 
     types: tuple[str, ...]
@@ -187,16 +174,18 @@ class Domain:
 
     def with_like(self, unseen: Sequence[OperatorGraph]) -> Self:
         """Return the domain with ``like`` from unseen networks that are like those in training."""
-        vectors = np.array([distance.vector for distance in self.distances(unseen)])
-        return replace(self, like=np.quantile(vectors, LIKE_TRAINING, axis=0, method="higher"))
+        distances = [distance.factors[:4] for distance in self.distances(unseen)]
+        return replace(self, like=np.quantile(distances, LIKE_TRAINING, axis=0, method="higher"))
 
     def unlike(self, distances: Sequence[Distance]) -> list[bool]:
         """Return True for each network beyond ``like``, of another form, or of other inputs."""
         if self.like is None:
             return [True] * len(distances)
-        vectors = np.array([distance.factors[:4] for distance in distances]).reshape(-1, 4)
-        beyond = np.any(vectors > self.like + 1e-9, axis=1)
-        return [bool(each.form or each.inputs) or far for each, far in zip(distances, beyond.tolist(), strict=True)]
+        limits = (self.like + 1e-9).tolist()
+        return [
+            bool(each.form or each.inputs) or any(far > limit for far, limit in zip(each.factors, limits, strict=False))
+            for each in distances
+        ]
 
     def distances(self, graphs: Sequence[OperatorGraph]) -> list[Distance]:
         if not graphs:
@@ -231,14 +220,10 @@ class Domain:
         ]
         return [
             Distance(
+                graph,
                 **of_graph,
                 unseen_types=self._unseen_types(graph) if of_graph["unseen_operators"] else (),
-                operators=len(graph.operators),
                 total=SIZE_TOTALS[at_worst],
-                uncounted=graph.uncounted_flops_share,
-                overcounted=max(0.0, graph.flops_mismatch),
-                examples_interact=graph.examples_interact,
-                uncosted=graph.uncosted,
                 form="" if graph.form in self.forms else graph.form,
                 inputs=self._other_inputs(graph),
             )
@@ -328,7 +313,7 @@ def _totals(rows: OperatorRows, graphs: Sequence[OperatorGraph]) -> np.ndarray:
     """Return the log of ``SIZE_TOTALS``, float64 [n, 4]."""
     weights = rows.summed(rows.weights) - np.array([graph.shared_weights for graph in graphs])
     bytes_each = np.array([graph.bytes_per_value for graph in graphs])
-    stored = bytes_each * (weights + rows.summed(rows.stored))
+    stored = bytes_each * (weights + rows.summed(rows.written) / BYTES_PER_VALUE)
     totals = (rows.summed(np.ones(len(rows.kinds))), weights, rows.summed(rows.flops), stored)
     return np.asarray(np.log(np.maximum(np.column_stack(totals), 1.0)))
 

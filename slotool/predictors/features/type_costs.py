@@ -31,8 +31,8 @@ class OperatorRows:
 
     ``owners`` int64 [n]: the graph of each. ``types``: of operators, and of functions that are an attribute of one;
     ``kinds`` int64 [n]: the type of each; ``functions`` int64 [n]: the function it applies, -1 for none. ``flops``,
-    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights``, ``values`` (of the output),
-    ``stored`` (values that take memory) and ``calls`` (kernels one after the other): float64 [n].
+    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights``, ``values`` (of the output) and
+    ``calls`` (kernels one after the other): float64 [n].
     """
 
     graphs: int
@@ -45,7 +45,6 @@ class OperatorRows:
     written: np.ndarray
     weights: np.ndarray
     values: np.ndarray
-    stored: np.ndarray
     calls: np.ndarray
 
     @classmethod
@@ -75,7 +74,6 @@ class OperatorRows:
             written=measures["output_bytes"],
             weights=measures["weight_bytes"] / BYTES_PER_VALUE,
             values=measures["channels_out"] * measures["positions"],
-            stored=measures["output_bytes"] / BYTES_PER_VALUE,
             calls=operators.each([operator.calls for operator in operators.distinct]).astype(np.float64),
         )
 
