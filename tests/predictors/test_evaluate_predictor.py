@@ -115,7 +115,7 @@ def test_evaluate_predictor_takes_of_a_mixed_table_the_rows_of_the_predictors_se
     )
     finished = slotool("evaluate-predictor", predictor, "--latency", tmp_path / "strange.parquet", *graphs)
     assert finished.exit_code == 2
-    assert "mixes threads 2, 4, and none is the predictor's 1" in finished.stderr
+    assert "no measured row (status ok, point full, alone, threads 1)" in finished.stderr
 
 
 def test_evaluate_predictor_needs_a_predictor_and_measured_networks(

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words, measured_rows
+from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, measured_rows
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.trained.artifact import SettingPredictor
 from slotool.tables import LatencyTable
@@ -59,22 +58,9 @@ def evaluate_on(trained: SettingPredictor[OperatorGraph], labelled: LabelledSet[
 
 
 def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
-    """Return column values that select the rows of the predictor's setting from a table of several settings.
-
-    Raises ``InputError`` if a column of several values lacks the predictor's.
-    """
-    rows, picked = measured_rows(table, {}, colocated=False), {}
-    for column in SETTING_COLUMNS:
-        values, value = sorted(rows[column].unique().tolist()), getattr(setting, column)
-        if len(values) > 1:
-            if value not in values:
-                shown = ", ".join(map(str, values))
-                differ = machines_in_words([value, *values], facts_in(table)) if column == "machine" else ""
-                raise InputError(
-                    f"the latency table mixes {column} {shown}, and none is the predictor's {value}{differ}"
-                )
-            picked[column] = value
-    return picked
+    """Return column values that select the rows of a setting from a table of several."""
+    rows = measured_rows(table, {}, colocated=False)
+    return {column: getattr(setting, column) for column in SETTING_COLUMNS if rows[column].nunique() > 1}
 
 
 def differences(learnt: Setting, measured: Setting) -> list[str]:
