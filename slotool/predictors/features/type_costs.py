@@ -143,8 +143,8 @@ class TypeCosts:
         return np.asarray(self.seconds @ np.array(terms, dtype=np.float64).T)
 
     def priced_s(self, prices: Mapping[str, Prices]) -> np.ndarray:
-        """Return ``seconds`` at log prices by type of operator; those under "" hold for types without any."""
-        log_price = [prices.get(kind, prices[""])[COST_TERMS.index(term)] for term, kind in self.columns]
+        """Return ``seconds`` at log prices by type of operator (``price_of``)."""
+        log_price = [price_of(kind, prices)[COST_TERMS.index(term)] for term, kind in self.columns]
         return np.asarray(self.seconds * np.exp(np.array(log_price)))
 
     def shared_by(self, prices: Mapping[str, Prices]) -> TypeCosts:
@@ -156,6 +156,11 @@ class TypeCosts:
 
     def take(self, rows: Sequence[int] | np.ndarray) -> TypeCosts:
         return TypeCosts(self.columns, self.seconds[np.asarray(rows)])
+
+
+def price_of(kind: str, prices: Mapping[str, Prices]) -> Prices:
+    """Return the log price of a type of operator: that under "" for a type without any, 0 without prices."""
+    return prices.get(kind) or prices.get("", (0.0, 0.0, 0.0))
 
 
 def covariance(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:

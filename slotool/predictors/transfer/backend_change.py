@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -16,42 +15,29 @@ import numpy as np
 from slotool import strict_json
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Document
-from slotool.predictors.features.type_costs import COST_TERMS, OperatorRows, Prices, TypeCosts
+from slotool.predictors.features.type_costs import COST_TERMS, OperatorRows, Prices, TypeCosts, price_of
 from slotool.predictors.labels import Setting
 
-# Of torch, and where prices are unknown.
-NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
-
-# Log prices of calls, FLOPs and bytes, in tenths; under "" those of any other type of operator.
+# Log prices of calls, FLOPs and bytes, in tenths; under "" those of other types, and of types within a tenth.
 _ROWS: dict[str, dict[str, tuple[int, int, int]]] = {
     "torch": {},
     "keras": {
         "": (3, -3, 0),
-        "Add": (3, -2, 1),
         "AveragePooling2D": (2, -4, -1),
         "BatchNormalization": (-2, -8, -8),
         "Concatenate": (0, -3, -4),
-        "Constant": (2, -3, 0),
         "Conv2D": (-3, -10, -5),
         "Conv2D 1×1": (-3, -7, -7),
         "Conv2D of groups": (-5, 45, 27),
-        "Copy": (2, -3, -1),
         "Dense": (3, -8, -1),
         "Embedding": (-1, -3, -5),
         "GlobalAveragePooling2D": (1, -3, -1),
-        "InputLayer": (2, -3, 0),
         "LayerNormalization": (10, 5, 11),
-        "LayerScale": (2, -3, 0),
         "MaxPooling2D": (0, -5, -3),
-        "Mean": (3, -2, 0),
         "Multiply": (3, -2, 2),
         "ReLU": (0, -5, -3),
-        "Rescaling": (2, -3, 0),
         "Reshape": (11, -3, 9),
-        "Roll": (2, -3, 0),
         "ScaledDotProductAttention": (12, 8, 10),
-        "Slice": (2, -3, 0),
-        "Softmax": (3, -2, 0),
         "Transpose": (13, -3, 0),
         "gelu()": (5, 0, 3),
         "hard_silu()": (4, -1, 2),
@@ -75,16 +61,17 @@ class BackendChange:
         prices: Prices in the other backend wherever they are known, for shares of cost.
     """
 
-    before: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
-    after: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
-    prices: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
+    before: Mapping[str, Prices] = field(default_factory=dict)
+    after: Mapping[str, Prices] = field(default_factory=dict)
+    prices: Mapping[str, Prices] = field(default_factory=dict)
 
     @classmethod
     def of(cls, learnt: Setting | None, target: Setting) -> Self:
         """Return the change from one setting to another, or none from several settings, ``learnt`` None."""
         prices = prices_in(target)
-        has_prices = learnt is not None and _is_known(learnt) and _is_known(target) and learnt.backend != target.backend
-        return cls(prices_in(learnt), prices, prices) if has_prices and learnt is not None else cls(prices=prices)
+        if learnt is None or not _is_known(learnt) or not _is_known(target) or learnt.backend == target.backend:
+            return cls(prices=prices)
+        return cls(prices_in(learnt), prices, prices)
 
     def __bool__(self) -> bool:
         """True if latencies differ by more than one factor."""
@@ -95,12 +82,19 @@ class BackendChange:
         if not self or not graphs:
             return np.ones(len(graphs))
         costs = TypeCosts.of(graphs)
-        return np.asarray(priced_s(costs, self.after) / priced_s(costs, self.before))
+        after_s, before_s = (costs.priced_s(prices).sum(axis=1) for prices in (self.after, self.before))
+        return np.asarray(after_s / before_s)
 
     def operator_times(self, graph: OperatorGraph) -> np.ndarray:
         """Return time after ÷ before of each operator, float64 > 0 [operators]."""
         rows = OperatorRows.of([graph])
-        return np.asarray(_operators_priced_s(rows, self.after) / _operators_priced_s(rows, self.before))
+        terms_s = np.column_stack([rows.terms_s[term] for term in COST_TERMS])
+
+        def priced_s(prices: Mapping[str, Prices]) -> np.ndarray:
+            log_prices = np.array([price_of(kind, prices) for kind in rows.types])[rows.kinds]
+            return np.asarray(np.sum(terms_s * np.exp(log_prices), axis=1))
+
+        return priced_s(self.after) / priced_s(self.before)
 
     def document(self) -> dict[str, Any]:
         return {name: dict(getattr(self, name)) for name in ("before", "after", "prices")}
@@ -114,22 +108,10 @@ class BackendChange:
 
 def prices_in(setting: Setting) -> Mapping[str, Prices]:
     """Return log prices of a setting's backend ÷ those of torch; none for torch, and where they are unknown."""
-    return BACKEND_LOG_PRICES[setting.backend] if _is_known(setting) else NO_PRICES
+    return BACKEND_LOG_PRICES[setting.backend] if _is_known(setting) else {}
 
 
 def _is_known(setting: Setting) -> bool:
     # Prices were learnt on CPUs: another device differs by more than another backend.
     is_measured = setting.device == "cpu" and setting.precision == "float32"
     return is_measured and setting.backend in BACKEND_LOG_PRICES
-
-
-def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:
-    """Return the cost of networks at prices of a backend, float64 > 0 [graphs]; without prices, of torch."""
-    return np.asarray(costs.priced_s(prices).sum(axis=1)) if prices else costs.total_s
-
-
-def _operators_priced_s(rows: OperatorRows, prices: Mapping[str, Prices]) -> np.ndarray:
-    if not prices:
-        return rows.cost_s
-    times = np.exp(np.array([prices.get(kind, prices[""]) for kind in rows.types]))[rows.kinds]
-    return np.asarray(sum(rows.terms_s[term] * factors for term, factors in zip(COST_TERMS, times.T, strict=True)))
