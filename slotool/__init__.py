@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from slotool.commands.predictors.evaluate_predictor import evaluate_predictor
     from slotool.commands.predictors.pareto import pareto
     from slotool.commands.predictors.predict import predict
-    from slotool.commands.predictors.predict_points import predict_points
     from slotool.commands.predictors.train_predictor import train_predictor
     from slotool.commands.profiling.profile import profile, profile_colocated, profile_points
     from slotool.commands.report import report
@@ -71,7 +70,6 @@ __all__ = [
     "pareto",
     "plan",
     "predict",
-    "predict_points",
     "profile",
     "profile_colocated",
     "profile_points",
@@ -92,6 +90,7 @@ _SUCCESSORS = {
     "capture_applications": 'capture(slotool.PackageNetworks("keras", "all"), …)',
     "capture_zoo": 'capture(slotool.PackageNetworks("timm", "families"), …)',
     "plan_tables": "build_tables(…, dry_run=True)",
+    "predict_points": "profile_points(…, co_runners=…)",
     "switching_plan_cost": "gen_switching_plan(…, dry_run=True)",
     "train_colocation_predictor": "train_predictor(…)",
 }

@@ -492,19 +492,6 @@ versions[].confidence number    mean confidence
 versions[].cost number          mean
 versions[].median_latency_s number seconds
 """,
-    "predict-points": """
-subject         text            name of the model
-measured_rows   integer         rows kept as measured
-predicted_rows  integer         rows predicted
-learnt[].copies integer         busy copies on the same core
-learnt[].rows   integer         points learnt from
-learnt[].stretch number         how many times as long own work takes
-learnt[].pauses number          pauses observed
-learnt[].worked_s number        own work between them, seconds
-learnt[].mean_pause_s number?   mean pause, seconds
-left_out        list            mean relative error of points predicted from the others
-table           text            latency table written
-""",
     "family": """
 artifact        text?           family written
 outcomes        text?           outcome table written

@@ -53,7 +53,7 @@ FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectur
 FUNCTIONS |= {"profile solo": "profile"}
 # Commands that left, with what to type instead.
 SUCCESSORS = {
-    "predict-points": "predict --points",
+    "predict-points": "profile points --co-runners",
     "compare-predictors": "train-predictor",
     "evaluate-colocated": "profile points --co-runners",
     "train-colocation-predictor": "train-predictor",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool.commands.command_line import command_line
 from slotool.commands.networks.named_networks import networks_in
 from slotool.commands.outputs import writes
-from slotool.commands.predictors.predict_points import predict_points
 from slotool.commands.predictors.prediction import Prediction, Versions
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.commands.values import above, at_least, latency
@@ -44,7 +43,6 @@ def predictor_in(text: str) -> Path:
 @command_line(
     arguments=("predictor",),
     made_by={"networks": (networks_in, ("torchvision", "timm", "transformers"))},
-    modes={"artifact": predict_points},
     python_only=("input_shape", "input_dtype"),
     values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
     repeatable=("co_runners",),
@@ -100,7 +98,7 @@ def predict(
         precision: Number format: float32, bf16, fp16, tf32 or amp. tf32 needs a GPU, amp a shipped device. None: that
             of the networks, where all have one.
         batch_size: Examples in a call.
-        co_runners: Co-runner, as ``keras`` or ``graph``; for points 0:3. Several run at the same time.
+        co_runners: Co-runner, as ``keras`` or ``graph``; repeatable. Several run at the same time.
         slo_s: Probability of keeping this: 500us, 20ms, 1s.
         explain: Show the time of each type of operator. The parts add up to the latency.
         sweep: A range: batch=1:64, threads=1:2, size=64:256. Also length=16,128, of sequences; sizes are sides of
