@@ -107,10 +107,9 @@ class SweptPrediction(Prediction):
             for answer in self.answers:
                 if answer.predictions is not None:
                     trained = answer.chosen.opened.require_solo()
-                    scaled = replace(trained, setting=replace(trained.setting, batch_size=answer.batch_size))
                     graphs = [network.graph for network in answer.networks]
                     present = [graph for graph in graphs if graph is not None]
-                    predicted = scaled.latency_table(present, answer.predictions)
+                    predicted = trained.latency_table(present, answer.predictions)
                     if versions is not None:
                         predicted = versions.table(predicted, [graph is not None for graph in graphs])
                     rows += predicted.rows.to_dict("records")

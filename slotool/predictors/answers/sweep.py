@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from slotool.errors import ArgumentError, SlotoolError
+from slotool.errors import ArgumentError
 from slotool.graphs.capture.networks import Captured, Networks
 from slotool.predictors.answers.choice import chosen_predictor
 from slotool.predictors.answers.chosen import NOT_HERE, Chosen, machine_differences
@@ -59,15 +59,14 @@ class SweepAxis:
         return cls(fact, tuple(sorted(set(values))))
 
     def reshaped(self, networks: Networks) -> list[Networks]:
-        """Return ``asked`` with each of the sizes or lengths set in its stated input shape.
+        """Return ``networks`` with each of the sizes or lengths set in its stated input shape.
 
         Raises ``ArgumentError`` for networks whose shape is not stated, cannot be chosen, or has no such axis.
         """
-        kinds = [getattr(part, "framework", "") for part in networks.parts]
-        if any(kind not in CHOSEN for kind in kinds):
-            raise ArgumentError("sweep", f"the {self.fact} of models alone can be chosen, not of graphs")
         parts: list[Any] = [*networks.parts]
-        lacking = next((part for part, kind in zip(parts, kinds, strict=True) if not part.input_shape), None)
+        if any(getattr(part, "framework", "") not in CHOSEN for part in parts):
+            raise ArgumentError("sweep", f"the {self.fact} of models alone can be chosen, not of graphs")
+        lacking = next((part for part in parts if not part.input_shape), None)
         if lacking is not None:
             name = getattr(lacking, "name", "the model")
             raise ArgumentError(
@@ -75,30 +74,27 @@ class SweepAxis:
                 f"which axis of {name} is its {self.fact}? Say the shape of one example with --input-shape "
                 "(input_shape= in Python), where any number stands for what is swept",
             )
-        return [replace(networks, parts=[self._with(part, value) for part in parts]) for value in self.values]
+        return [
+            replace(networks, parts=[replace(part, input_shape=self._shape(part, value)) for part in parts])
+            for value in self.values
+        ]
 
-    def _with(self, part: Any, value: int) -> Any:
-        return replace(part, input_shape=self._shape(part.input_shape, value, last=part.framework == "keras"))
-
-    def _shape(self, shape: Any, value: int, last: bool) -> Any:
-        by_name = shape if isinstance(shape, Mapping) else {"": shape}
-        changed = {name: self._one(tuple(sizes), value, last) for name, sizes in by_name.items()}
-        if not any(changed.values()):
+    def _shape(self, part: Any, value: int) -> Any:
+        """Return the input shape of ``part`` with the sides of images, or lengths of sequences, set to ``value``."""
+        shape = part.input_shape
+        by_name = dict(shape) if isinstance(shape, Mapping) else {"": shape}
+        changed: dict[str, tuple[int, ...]] = {}
+        for name, sizes in by_name.items():
+            if self.fact == LENGTH and len(sizes) in (1, 2):
+                changed[name] = (value, *sizes[1:])
+            elif self.fact == SIZE and len(sizes) >= 3:
+                channels_last = part.framework == "keras"
+                changed[name] = (*sizes[:-3], value, value, sizes[-1]) if channels_last else (*sizes[:-2], value, value)
+        if not changed:
             example = "an image such as 3,224,224" if self.fact == SIZE else "a sequence such as 128, or 128,64"
             raise ArgumentError("sweep", f"--input-shape is {shape}, but a {self.fact} is that of {example}")
-        shapes = {name: sizes or tuple(by_name[name]) for name, sizes in changed.items()}
+        shapes = {**by_name, **changed}
         return shapes if isinstance(shape, Mapping) else shapes[""]
-
-    def _one(self, shape: tuple[int, ...], value: int, last: bool) -> tuple[int, ...] | None:
-        """Return ``shape`` with the sides of an image, or the length of a sequence, set to ``value``; else None.
-
-        ``last``: the channels of an image come last.
-        """
-        if self.fact == SIZE and last:
-            return (*shape[:-3], value, value, shape[-1]) if len(shape) >= 3 else None
-        if self.fact == SIZE:
-            return (*shape[:-2], value, value) if len(shape) >= 3 else None
-        return (value, *shape[1:]) if len(shape) in (1, 2) else None
 
 
 def _range(text: str, fact: str, sweep: str) -> list[int]:
@@ -155,32 +151,38 @@ class Answer:
     chosen: Chosen
     batch_size: int
     networks: Sequence[Captured]
-    predictions: Predictions | None
-    learnt: bool = True
+    predictions: Predictions | None = None
     why_not: str | None = None
+
+    @classmethod
+    def of(cls, value: int, chosen: Chosen, networks: Sequence[Captured]) -> Self:
+        graphs = [network.graph for network in networks if network.graph is not None]
+        chosen = chosen.in_format_of(graphs)
+        trained = chosen.opened.require_solo()
+        predictions = trained.predict(graphs) if graphs else None
+        # Scaled predictions have no interval.
+        if predictions is not None and not chosen.scaled and machine_differences(trained) is not None:
+            predictions = predictions.without_interval(NOT_HERE)
+        return cls(value, chosen, trained.setting.batch_size, networks, predictions)
 
     def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
         at, predictions = 0, self.predictions
         trained = self.chosen.opened.require_solo()
         chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
         for name, network in zip(names, self.networks, strict=True):
-            graph = network.graph
-            if graph is None or predictions is None:
-                why = self.why_not if network.error is None else str(network.error)
-                yield SweepPoint(self.value, name, self.batch_size, graph, why_not=why)
+            point = SweepPoint(self.value, name, self.batch_size, network.graph)
+            if network.graph is None or predictions is None:
+                yield replace(point, why_not=self.why_not if network.error is None else str(network.error))
                 continue
-            yield SweepPoint(
-                value=self.value,
-                name=name,
-                batch_size=self.batch_size,
-                graph=graph,
+            yield replace(
+                point,
                 latency_s=float(predictions.latency_s[at]),
                 low_s=float(predictions.low_s[at]),
                 high_s=float(predictions.high_s[at]),
                 probability=math.nan if chances is None else float(chances[at]),
                 no_interval=predictions.no_interval[at],
                 outside=predictions.outside[at],
-                learnt=self.learnt,
+                learnt=not self.chosen.scaled,
             )
             at += 1
 
@@ -201,88 +203,36 @@ def answers_of(
     Raises:
         ArgumentError: No value can be predicted.
     """
-    fixed = facts["batch_size" if axis.fact == BATCH else axis.fact] if axis.fact not in SHAPES else None
-    if fixed is not None:
-        raise ArgumentError(
-            "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
-        )
-    other_facts, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
-    with short_phase(sources.reporter, "opening the predictor"):
-        chosen, unknown = _of_values(axis, predictor, sources, other_facts, size, measure)
-    if axis.fact in SHAPES:
-        answers = _over_shapes(axis, chosen, sources, limits)
-    else:
-        networks, graphs = _captured(sources, limits)
-        first = next(iter(chosen.values()))
-        answers = [
-            _answer(value, chosen[value], networks, graphs)
-            if value in chosen
-            else Answer(value, first, size or 1, networks, None, learnt=False, why_not=unknown[value])
-            for value in axis.values
-        ]
-    return [_only_here(answer) for answer in answers]
-
-
-def _of_values(
-    axis: SweepAxis, predictor: Any, sources: Networks, facts: Mapping[str, Any], size: int | None, measure: bool
-) -> tuple[dict[int, Chosen], dict[int, str]]:
-    """Return the predictor for each value, and the reason for values without one; raises it if none has one."""
+    swept = {BATCH: "batch_size", THREADS: "threads"}.get(axis.fact)
+    if swept and facts[swept] is not None:
+        raise ArgumentError("sweep", f"it sweeps what --{swept.replace('_', '-')} fixes; leave one out")
     chosen_at: dict[int, Chosen] = {}
     errors: dict[int, ArgumentError] = {}
-    for value in axis.values:
-        facts_here = {**facts, "threads": value} if axis.fact == THREADS else facts
-        try:
-            chosen, rest = chosen_predictor(predictor, sources, measure=measure, **facts_here)
-            size_here = value if axis.fact == BATCH else size
-            chosen_at[value] = chosen.of_setting(scaling=True, **rest, batch_size=size_here)
-        except ArgumentError as error:
-            # The axis set these arguments, not the user.
-            swept = error.argument in ("batch_size", "threads")
-            errors[value] = ArgumentError("sweep", error.problem) if swept else error
+    with short_phase(sources.reporter, "opening the predictor"):
+        for value in axis.values:
+            facts_here = {**facts, swept: value} if swept else {**facts}
+            size = facts_here.pop("batch_size")
+            try:
+                chosen, rest = chosen_predictor(predictor, sources, measure=measure, **facts_here)
+                chosen_at[value] = chosen.of_setting(scaling=True, **rest, batch_size=size)
+            except ArgumentError as error:
+                # The axis set this argument, not the user.
+                errors[value] = ArgumentError("sweep", error.problem) if error.argument == swept else error
     if not chosen_at:
         raise next(iter(errors.values()))
-    return chosen_at, {value: error.problem for value, error in errors.items()}
-
-
-def _answer(value: int, chosen: Chosen, networks: Sequence[Captured], graphs: Sequence[OperatorGraph]) -> Answer:
-    chosen = chosen.in_format_of(graphs)
-    trained = chosen.opened.require_solo()
-    predictions = trained.predict(graphs) if graphs else None
-    return Answer(value, chosen, trained.setting.batch_size, networks, predictions, learnt=not chosen.scaled)
-
-
-def _over_shapes(axis: SweepAxis, chosen: Mapping[int, Chosen], sources: Networks, limits: Limits) -> list[Answer]:
-    with sources.capturing(len(axis.values)) as steps:
-        captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(sources)]
-    by_value = [[network.graph for network in networks if network.graph is not None] for networks in captured]
-    if not any(by_value):
-        errors: dict[str, SlotoolError] = {}
-        for network in (network for networks in captured for network in networks):
-            if network.error is not None:
-                errors.setdefault(network.name, network.error)
-        raise sources.not_captured(errors)
-    return [
-        _answer(value, chosen[value], networks, graphs)
-        for value, networks, graphs in zip(axis.values, captured, by_value, strict=True)
-    ]
-
-
-def _captured(sources: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:
-    """Return all networks, and the graphs of those that can be captured. Raises the reason if none can."""
-    with sources.capturing() as steps:
-        networks = list(sources.captured(limits, steps))
-    graphs = [network.graph for network in networks if network.graph is not None]
-    if not graphs:
-        raise sources.not_captured({network.name: network.error for network in networks if network.error is not None})
-    return networks, graphs
-
-
-def _only_here(answer: Answer) -> Answer:
-    """Remove intervals if this machine is not the predictor's; scaled predictions have none."""
-    if (
-        answer.predictions is None
-        or not answer.learnt
-        or machine_differences(answer.chosen.opened.require_solo()) is None
-    ):
-        return answer
-    return replace(answer, predictions=answer.predictions.without_interval(NOT_HERE))
+    variants = axis.reshaped(sources) if axis.fact in SHAPES else [sources]
+    with sources.capturing(len(variants)) as steps:
+        captured = [list(variant.captured(limits, steps)) for variant in variants]
+    if all(network.graph is None for networks in captured for network in networks):
+        reasons = {network.name: network.error for networks in reversed(captured) for network in networks}
+        raise sources.not_captured({name: error for name, error in reasons.items() if error is not None})
+    networks_at = dict(zip(axis.values, captured if axis.fact in SHAPES else captured * len(axis.values), strict=True))
+    first = next(iter(chosen_at.values()))
+    answers = []
+    for value, networks in networks_at.items():
+        if value in chosen_at:
+            answers.append(Answer.of(value, chosen_at[value], networks))
+        else:
+            size = value if axis.fact == BATCH else facts["batch_size"] or 1
+            answers.append(Answer(value, first, size, networks, why_not=errors[value].problem))
+    return answers
