@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import ArgumentError
-from slotool.machine import Likeness, likeness, usable_cores
+from slotool.machine import Likeness, likeness
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -22,6 +22,8 @@ TORCH, KERAS = "torch", "keras"
 # Fewer measured networks give no 90 % interval.
 MIN_RESIDUALS = 10
 CPU = "cpu"
+# Facts that are numbers.
+COUNTS = ("threads", "batch_size")
 # Reason why a prediction of another machine has no interval.
 NOT_HERE = "measured on another machine, or one that is only similar: an interval there says nothing of this one"
 
@@ -54,40 +56,28 @@ class Chosen:
 
         return isinstance(self.opened.solo, BatchScaledPredictor)
 
-    def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
-        """Return the numbers of ``settings`` with all ``facts`` (``FACTS``) that are not None.
-
-        Args:
-            scaling: True to return settings of the nearest batch size on a CPU where none has the batch size.
-            facts: Values of ``FACTS``.
-        """
-        from slotool.predictors.settings.predictor import matching
-
-        numbers, size = matching(self.settings, **facts), facts.get("batch_size")
-        if numbers or not scaling or size is None:
-            return numbers
-        others = matching(self.settings, **{**facts, "batch_size": None})
-        numbers = [i for i in others if self.settings[i].device == CPU]
-        distance = [abs(math.log(self.settings[i].batch_size / size)) for i in numbers]
-        return [i for i, apart in zip(numbers, distance, strict=True) if apart == min(distance)]
-
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> Chosen:
         """Return the setting that fits ``facts`` (values of ``FACTS``), or the plain one of several variants.
 
-        ``scaling``: see ``fitting``. Raises ``ArgumentError`` where none fits, naming the nearest, or several do.
+        ``scaling``: take the nearest batch size on a CPU where none fits, and scale it. Raises ``ArgumentError`` where
+        none fits, naming the nearest, or several do.
         """
-        from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
+        from slotool.predictors.settings.predictor import SettingsPredictor, matching, parting_facts, usual
         from slotool.predictors.settings.sheets import shipped_sheets
         from slotool.predictors.trained.artifact import TrainedPredictor
         from slotool.predictors.trained.explanation import BatchScaledPredictor
         from slotool.predictors.training.many_settings import of_setting
 
-        settings, numbers, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
+        settings, numbers, size = self.settings, matching(self.settings, **facts), facts.get("batch_size")
+        if not numbers and scaling and size is not None:
+            others = matching(settings, **{**facts, "batch_size": None})
+            distances = {i: abs(math.log(settings[i].batch_size / size)) for i in others if settings[i].device == CPU}
+            numbers = [i for i, distance in distances.items() if distance == min(distances.values())]
         if not numbers:
             sheet = shipped_sheets().get(str(facts.get("device")).lower())
             if sheet is not None and sheet.name not in [setting.device for setting in settings]:
                 return self.of_sheet(sheet, **facts)
-            raise not_covered(self, **facts)
+            raise _not_covered(self, **facts)
         number = usual(settings, numbers)
         if number is None:
             argument = next((name for name, value in facts.items() if value is not None), "device")
@@ -116,17 +106,18 @@ class Chosen:
         from slotool.predictors.settings.predictor import SettingsPredictor, matching
         from slotool.predictors.settings.sheets import nearest_known, shipped_sheets
 
-        others, sheets = {**facts, "device": None, "batch_size": None}, shipped_sheets()
+        others = {**facts, "device": None, "batch_size": None}
         near = nearest_known(sheet, self.settings, matching(self.settings, **others))
         solo = self.opened.solo
         if near is None or solo is None or not isinstance(solo.predictor, SettingsPredictor):
+            sheets = shipped_sheets()
             peers = [each for each in self.settings if each.device in sheets and sheets[each.device].kind == sheet.kind]
             for name, value in others.items():
                 if peers and not matching(peers, **{name: value}):
                     known = ", ".join(dict.fromkeys(str(getattr(each, name)) for each in peers))
                     problem = f"{sheet.name} is scaled from labels of other devices, none of {name} {value}"
                     raise ArgumentError(name, f"{problem}; available: {known}")
-            raise not_covered(self, **{**facts, "device": sheet.name})
+            raise _not_covered(self, **{**facts, "device": sheet.name})
         source = self.settings[near[0]]
         chosen = self.of_setting(scaling=True, **{**facts, "device": source.device, "backend": source.backend})
         trained = chosen.opened.require_solo()
@@ -138,62 +129,49 @@ class Chosen:
         return replace(chosen, opened=replace(chosen.opened, solo=trained), why=why)
 
 
-def not_covered(one: Chosen, **facts: Any) -> ArgumentError:
-    """Return the error for ``facts`` that a predictor does not cover, with the nearest ones and a command.
-
-    ``facts``: values of ``FACTS``, None for any.
-    """
-    from slotool.predictors.settings.predictor import FACTS, matching, usual
+def _not_covered(one: Chosen, **facts: Any) -> ArgumentError:
+    """Return the error for ``facts`` that a predictor does not cover, with the nearest setting and a command."""
+    from slotool.predictors.settings.predictor import matching, parting_facts
     from slotool.predictors.settings.sheets import shipped_sheets
 
     conditions = {name: value for name, value in facts.items() if value is not None}
 
-    def distance(setting: Setting) -> tuple[float, ...]:
-        differing = [name for name, value in conditions.items() if not matching([setting], **{name: value})]
-        counts = [name for name in differing if name in ("threads", "batch_size")]
-        return (
-            len(differing),
-            "device" in differing,
-            *(abs(math.log(getattr(setting, name) / conditions[name])) for name in counts),
-        )
+    def differing(setting: Setting) -> list[str]:
+        return [name for name, value in conditions.items() if not matching([setting], **{name: value})]
 
-    def in_words(values: Mapping[str, Any]) -> str:
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
-
-    setting = min(one.settings, key=distance)
-    nearest = {name: getattr(setting, name) for name in conditions}
-    for name in FACTS:
-        # Further facts until the setting is unambiguous.
-        if usual(one.settings, one.fitting(**nearest)) is None:
-            nearest[name] = getattr(setting, name)
-    argument = next((name for name, value in conditions.items() if not matching([setting], **{name: value})), "device")
-    alternatives = f"the nearest there are: {in_words(nearest)}"
+    # Devices have no distance, numbers of threads and batch sizes do.
+    setting = min(
+        one.settings,
+        key=lambda setting: (
+            len(differing(setting)),
+            "device" in differing(setting),
+            sum(abs(math.log(getattr(setting, n) / conditions[n])) for n in COUNTS if n in conditions),
+        ),
+    )
+    alternatives = f"the nearest there is: {parting_facts([setting])[0]}"
     if "device" in conditions and not matching(one.settings, device=conditions["device"]):
-        # Names of devices have no distance: the nearest of a GPU would be a CPU. One setting alone is not scaled.
+        # The nearest of a GPU would be a CPU. One setting alone is not scaled.
         devices, sheets = dict.fromkeys(setting.device for setting in one.settings), shipped_sheets()
         kinds = {sheets[name].kind for name in devices if name in sheets and len(one.settings) > 1}
         scaled = [name for name, sheet in sheets.items() if sheet.kind in kinds and name not in devices]
         more = f"; scaled from these: {', '.join(scaled)}" if scaled else ""
         alternatives = f"the devices there are: {', '.join(devices)}{more}; --device-sheet scales to any other"
+    labels = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in conditions.items())
     return ArgumentError(
-        argument,
-        f"{one.path} has no labels of {in_words(conditions)}; {alternatives}; to measure the others: "
+        next(iter(differing(setting)), "device"),
+        f"{one.path} has no labels of {labels}; {alternatives}; to measure the others: "
         f"{_measuring(one, setting, conditions)}",
     )
 
 
 def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> str:
-    """Return the command that measures labels of ``given``, other facts as in ``setting``."""
-    values = {name: conditions.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
-    if values["device"] == setting.device == CPU and conditions.get("precision") in (None, setting.precision):
-        cores = usable_cores()
-        where = "" if values["threads"] <= cores else f", on a machine with more cores than the {cores} here"
-        return f"slotool predict --backend {values['backend']} --threads {values['threads']}{where}"
-    if values["device"] != CPU and not values["device"].startswith("cuda"):
-        # The model of a device; on its own machine it has a number.
-        values["device"] = "cuda:0"
-    options = [f"--{name} {value}" for name, value in values.items() if name in conditions]
-    options += [f"--batch-size {conditions['batch_size']}"] if "batch_size" in conditions else []
+    """Return the command that measures labels of ``conditions``, other facts as in ``setting``."""
+    facts = {name: conditions.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
+    if facts["device"] == setting.device == CPU and conditions.get("precision") in (None, setting.precision):
+        return f"slotool predict --backend {facts['backend']} --threads {facts['threads']}"
+    # The model of a device has a number on its own machine.
+    stated = {**conditions, "device": facts["device"] if is_of_here(facts["device"]) else "cuda:0"}
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in stated.items()]
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
         f"slotool adapt-predictor {quote(one.folder)} few.parquet --graphs GRAPHS -o PREDICTOR"
