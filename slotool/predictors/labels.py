@@ -57,11 +57,8 @@ class Setting:
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         where = f"machine {self.machine}" + (f" ({self.cpu})" if self.cpu else "")
-        cores = (
-            f" on {self.cores} {self.placement} core{'s' if self.cores and self.cores > 1 else ''}"
-            if self.placement
-            else ""
-        )
+        plural = "s" if self.cores and self.cores > 1 else ""
+        cores = f" on {self.cores} {self.placement} core{plural}" if self.placement else ""
         backend = self.backend if self.precision == "float32" else f"{self.backend} {self.precision}"
         return f"{self.device}, {backend}, {threads}{cores}, batch {self.batch_size}, {where}"
 
@@ -140,33 +137,32 @@ def join_labels(
             f"none of the {counted(len(by_id), 'graph')} has a label: "
             f"no subject of the {subjects} measured is a graph's id or name"
         )
-    setting = only_setting(rows, facts=facts_in(table))
-    samples_s, counts = _pooled(rows, "samples_s"), _pooled(rows, "samples_per_round")
-    medians = _medians(samples_s)
-    labelled = [graph for id_, graph in by_id.items() if id_ in medians]
+    parts = {str(subject): part for subject, part in rows.groupby("subject", sort=False)}
+    labelled = [graph for id_, graph in by_id.items() if id_ in parts]
+    measured_parts = [parts[graph.id] for graph in labelled]
+    samples_s, rounds = (
+        [np.concatenate(part[column].tolist()) for part in measured_parts]
+        for column in ("samples_s", "samples_per_round")
+    )
+    latency_s = np.array([np.median(samples) for samples in samples_s])
+    if not np.isfinite(latency_s).all():
+        subject = labelled[int(np.isfinite(latency_s).argmin())].id
+        raise TableError(f"latency table: the median of subject {subject} is not a finite number of seconds")
+    medians_s = [sorted(float(np.median(samples)) for samples in part["samples_s"]) for part in measured_parts]
     return LabelledSet(
         items=tuple(labelled),
-        latency_s=np.array([medians[graph.id] for graph in labelled]),
-        noise_s=np.array([label_noise_s(samples_s[graph.id], counts[graph.id]) for graph in labelled]),
-        setting=setting,
+        latency_s=latency_s,
+        noise_s=np.array([label_noise_s(*of_label) for of_label in zip(samples_s, rounds, strict=True)]),
+        setting=only_setting(rows, facts=facts_in(table)),
         graphs_without_label=len(by_id) - len(labelled),
         labels_without_graph=subjects - len(labelled),
-        unstable=_unstable(rows),
-        apart=_apart(rows),
+        unstable=sum(not part["stable"].astype(bool).any() for part in measured_parts) if "stable" in rows else 0,
+        apart={
+            graph.id: values
+            for graph, values in zip(labelled, medians_s, strict=True)
+            if values[-1] >= MAX_APART * values[0]
+        },
     )
-
-
-def _apart(rows: pd.DataFrame) -> dict[str, list[float]]:
-    """Return ascending medians of the rows, in seconds, of each network whose rows disagree."""
-    medians = rows["samples_s"].map(lambda samples: float(np.median(samples)))
-    by_network = {str(subject): sorted(values) for subject, values in medians.groupby(rows["subject"], sort=False)}
-    return {subject: values for subject, values in by_network.items() if values[-1] >= MAX_APART * values[0]}
-
-
-def _unstable(rows: pd.DataFrame) -> int:
-    if "stable" not in rows:
-        return 0
-    return int((~rows["stable"].astype(bool).groupby(rows["subject"]).any()).sum())
 
 
 def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: bool) -> pd.DataFrame:
@@ -203,22 +199,6 @@ def graphs_by_name(graphs: Iterable[OperatorGraph], measured: Iterable[str]) -> 
     return {name: next(iter(named.values())) for name, named in by_name.items()}
 
 
-def _pooled(rows: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
-    """Return the numbers of all rows of each subject, in the order measured."""
-    return {
-        str(subject): np.concatenate(numbers.tolist())
-        for subject, numbers in rows.groupby("subject", sort=False)[column]
-    }
-
-
-def _medians(samples_s: Mapping[str, np.ndarray]) -> dict[str, float]:
-    medians = {subject: float(np.median(samples)) for subject, samples in samples_s.items()}
-    endless = [subject for subject, median in medians.items() if not np.isfinite(median)]
-    if endless:
-        raise TableError(f"latency table: the median of subject {endless[0]} is not a finite number of seconds")
-    return medians
-
-
 def only_setting(
     rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS, facts: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Setting:
@@ -242,7 +222,7 @@ def only_setting(
         backend=str(first["backend"]),
         threads=int(first["threads"]),
         batch_size=int(first["batch_size"]),
-        cpu=_cpu_of(str(first["machine"])),
+        cpu=machine_facts()["cpu"] if first["machine"] == machine_id() else None,
         precision=str(first["precision"]),
     )
 
@@ -266,8 +246,8 @@ def machines_in_words(machines: Sequence[Any], facts: Mapping[str, Mapping[str, 
     first, *others = machines
     if first not in facts:
         return ""
-    known_differences = [differences(facts[first], facts[other]) for other in others if other in facts]
-    words = "; ".join(", ".join(facts_apart) for facts_apart in known_differences if facts_apart)
+    differing = [differences(facts[first], facts[other]) for other in others if other in facts]
+    words = "; ".join(", ".join(of_machine) for of_machine in differing if of_machine)
     return f" ({words})" if words else ""
 
 
@@ -276,11 +256,6 @@ def facts_of(setting: Setting) -> dict[str, Any] | None:
     from slotool.timing.speed import facts_with_speed
 
     return facts_with_speed() if setting.machine == machine_id() else None
-
-
-def _cpu_of(machine: str) -> str | None:
-    """Return the processor's name if the labels were measured on this machine."""
-    return machine_facts()["cpu"] if machine == machine_id() else None
 
 
 def label_noise_s(samples: np.ndarray, per_round: Counts = ()) -> float:
@@ -334,7 +309,7 @@ def join_settings(
             left_out.append((labelled.setting, len(labelled)))
             continue
         ids = [graph.id for graph in labelled.items]
-        by_id |= dict(zip(ids, labelled.items, strict=True))
+        by_id |= zip(ids, labelled.items, strict=True)
         per_setting.append((labelled.setting, dict(zip(ids, labelled.latency_s.tolist(), strict=True))))
     if not per_setting:
         raise InputError(f"no setting has labels of {MIN_LABELS_OF_SETTING} of the {counted(len(all_graphs), 'graph')}")

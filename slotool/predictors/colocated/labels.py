@@ -52,13 +52,15 @@ def join_colocated(
             "as profile colocated writes them"
         )
     rows = measured_rows(table, picked or {}, colocated=True)
+    if (empty := rows["solo_s"].map(len) == 0).any():
+        raise TableError(f"latency table: a row of subject {rows['subject'][empty].iloc[0]} has no solo samples")
     names = [
         [subject, *others.split(JOINT)] for subject, others in zip(rows["subject"], rows["co_runners"], strict=True)
     ]
     measured = {name for row in names for name in row}
     by_name = graphs_by_name(graphs, measured)
     members = pd.Series([[by_name.get(name) for name in row] for row in names], index=rows.index, dtype=object)
-    rows = rows.assign(members=members, solo_median_s=_solo_medians(rows))
+    rows = rows.assign(members=members, solo_median_s=rows["solo_s"].map(np.median))
     complete = rows[[None not in row for row in members]]
     if complete.empty:
         absent = sorted(measured - set(by_name))
@@ -67,7 +69,8 @@ def join_colocated(
             + (f" or {len(absent) - 1} others" if len(absent) > 1 else "")
         )
     setting = _setting(complete, table)
-    solo_s = _solo_by_id(complete)
+    medians = complete["solo_median_s"].groupby([row[0].id for row in complete["members"]], sort=False).median()
+    solo_s = {str(id_): float(median) for id_, median in medians.items()}
     labels = list(_labels(complete, solo_s, setting))
     if not labels:
         raise InputError("no co-located row can be learnt from: a co-runner's own solo latency is nowhere in the table")
@@ -82,13 +85,6 @@ def join_colocated(
     )
 
 
-def _solo_medians(rows: pd.DataFrame) -> list[float]:
-    for name, samples in zip(rows["subject"], rows["solo_s"], strict=True):
-        if not len(samples):
-            raise TableError(f"latency table: a row of subject {name} has no solo samples")
-    return [float(np.median(samples)) for samples in rows["solo_s"]]
-
-
 def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
     for column in ("placement", "affinity"):
         rows = rows if column in rows else rows.assign(**{column: ""})
@@ -97,11 +93,6 @@ def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
     if len(cores) > 1:
         raise InputError(f"the latency table mixes numbers of cores: {', '.join(map(str, sorted(cores)))}")
     return replace(setting, placement=str(rows.iloc[0]["placement"] or "shared"), cores=next(iter(cores), None))
-
-
-def _solo_by_id(rows: pd.DataFrame) -> dict[str, float]:
-    ids = np.array([members[0].id for members in rows["members"]], dtype=object)
-    return {str(id_): float(np.median(medians)) for id_, medians in rows["solo_median_s"].groupby(ids, sort=False)}
 
 
 def _labels(
