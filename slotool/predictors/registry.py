@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +11,7 @@ from slotool.predictors.base import COLOCATED, FROM_OTHERS, SOLO, Predictor
 from slotool.printable import printable
 
 # Module and name of each class, imported at first use, and its ``fitted_to``.
-PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
+PREDICTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "linear": ("solo.linear:LinearPredictor", (SOLO, COLOCATED)),
     "three-term": ("solo.three_term:ThreeTermPredictor", (SOLO,)),
     "dnn": ("solo.dnn:DnnPredictor", (SOLO, COLOCATED)),
@@ -44,8 +43,9 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
     fitted_to = (COLOCATED,) if colocated else (SOLO, FROM_OTHERS)
     names = names_of(*fitted_to)
     if name in names:
-        place = PREDICTORS[name][0]
-        return _imported(place) if isinstance(place, str) else place
+        module, _, class_name = PREDICTORS[name][0].partition(":")
+        built_in: type[Predictor[Any]] = getattr(import_module(f"slotool.predictors.{module}"), class_name)
+        return built_in
     if name in registry.plugins:
         plugin = registry.load(name)
         if not set(fitted_to) & set(plugin.fitted_to):
@@ -55,10 +55,3 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
     choices = ", ".join([*names, *registry.plugins])
     missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {choices}{missing}")
-
-
-@cache
-def _imported(place: str) -> type[Predictor[Any]]:
-    module, _, name = place.partition(":")
-    imported: type[Predictor[Any]] = getattr(import_module(f"slotool.predictors.{module}"), name)
-    return imported

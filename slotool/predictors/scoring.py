@@ -65,14 +65,17 @@ def score(
     ``interval_given``: the share of predictions with an interval; of these ``interval_coverage``, the share of labels
     inside, and ``interval_width``, the median of high ÷ low. ``floor``: scores of a perfect predictor.
     """
+    from scipy.stats import spearmanr
+
     has_interval = np.isfinite(low_s) & np.isfinite(high_s)
     inside = ((low_s <= measured_s) & (measured_s <= high_s))[has_interval]
+    is_ranked = np.ptp(measured_s) > 0 and np.ptp(predicted_s) > 0
     return {
         "n": len(measured_s),
         "label_mean_s": float(measured_s.mean()),
         "label_std_s": float(measured_s.std()),
         **_errors(np.abs(predicted_s - measured_s), measured_s),
-        "spearman": _rank_correlation(measured_s, predicted_s),
+        "spearman": float(spearmanr(measured_s, predicted_s).statistic) if is_ranked else None,
         "interval_coverage": float(np.mean(inside)) if len(inside) else None,
         "interval_given": float(np.mean(has_interval)),
         "interval_width": float(np.median((high_s / low_s)[has_interval])) if len(inside) else None,
@@ -89,14 +92,6 @@ def _errors(error_s: np.ndarray, label_s: np.ndarray) -> dict[str, float | None]
         "within_5_percent": float(np.mean(relative <= 0.05)),
         "within_10_percent": float(np.mean(relative <= 0.10)),
     }
-
-
-def _rank_correlation(measured_s: np.ndarray, predicted_s: np.ndarray) -> float | None:
-    if np.ptp(measured_s) == 0 or np.ptp(predicted_s) == 0:
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(measured_s, predicted_s).statistic)
 
 
 def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None]:

@@ -55,22 +55,19 @@ def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng
     return RowSplit(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
 
 
-def _needed(counts: Counter[str]) -> str:
-    kinds = max(len(counts), 1)
-    share = DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) if len(counts) == 1 else DEV_SHARE_MIXED
-    per_kind = math.ceil(MIN_DEV_ROWS / kinds)
-    rows = next(rows for rows in itertools.count(1) if round(share * rows / kinds) >= per_kind)
-    each = f", and {4 * per_kind} of each kind" if kinds > 1 else ""
-    return f"at least {rows} are needed{each}, of which {per_kind * kinds} choose the predictor"
-
-
 def _held_out_per_kind(counts: Counter[str]) -> int:
-    rows, scarcest = sum(counts.values()), min(counts.values(), default=0)
-    if len(counts) == 1:
-        per_kind = round(DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) * rows)
-    else:
-        per_kind = min(round(DEV_SHARE_MIXED * rows / max(len(counts), 1)), scarcest // 4)
+    rows, kinds = sum(counts.values()), max(len(counts), 1)
+    share = DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) if len(counts) == 1 else DEV_SHARE_MIXED
+    per_kind = round(share * rows / kinds)
+    if kinds > 1:
+        per_kind = min(per_kind, min(counts.values()) // 4)
     if per_kind * len(counts) < MIN_DEV_ROWS:
+        least = math.ceil(MIN_DEV_ROWS / kinds)
+        needed = next(rows for rows in itertools.count(1) if round(share * rows / kinds) >= least)
+        of_each = f", and {4 * least} of each kind" if kinds > 1 else ""
         in_words = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
-        raise InputError(f"too few labelled graphs to split ({in_words}): {_needed(counts)}")
+        raise InputError(
+            f"too few labelled graphs to split ({in_words}): at least {needed} are needed{of_each}, "
+            f"of which {least * kinds} choose the predictor"
+        )
     return per_kind

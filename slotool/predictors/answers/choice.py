@@ -60,16 +60,8 @@ def chosen_predictor(
     if not colocated:
         from slotool.predictors.answers.measured_here import MeasuredHere
 
-        measured = MeasuredHere.of(
-            selected,
-            why,
-            device or CPU,
-            cores_given(threads),
-            networks.reporter,
-            precision=precision,
-            measures=measure,
-        )
-        return measured, {}
+        here = selected, why, device or CPU, cores_given(threads), networks.reporter
+        return MeasuredHere.of(*here, precision=precision, measures=measure), {}
     if selected not in COLOCATED:
         raise ArgumentError("backend", f"slotool ships co-located latencies of {', '.join(COLOCATED)}, not {selected}")
     return _shipped(COLOCATED[selected], why), {name: facts[name] for name in ("precision", "threads")}

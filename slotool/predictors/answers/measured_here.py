@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import compress
 from typing import Any, Self
 
 import numpy as np
@@ -117,19 +118,19 @@ class OperatorSum(Estimator[OperatorGraph]):
             self._calls[graph.id] = backend_class(self.times.backend).operator_calls(graph, self.batch_size)
         return self._calls[graph.id]
 
+    def times_of(self, graph: OperatorGraph) -> list[OperatorTime | None]:
+        """Return the measured time of each call, None for operators without a call, or without a time."""
+        return [None if call is None else self.times.times.get(call.key) for call in self.calls(graph)]
+
     def seconds(self, graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
         """Return the seconds of each call, float64 [calls], and True for estimated ones, bool [calls]."""
-        latency_s, estimated = [], []
-        for call in self.calls(graph):
-            time = None if call is None else self.times.times.get(call.key)
-            estimated.append(call is not None and time is None)
-            if call is None:
-                latency_s.append(0.0)
-            elif time is None:
-                latency_s.append(self._estimated_s(call))
-            else:
-                latency_s.append(time.seconds)
-        return np.array(latency_s), np.array(estimated, dtype=bool)
+        calls, times = self.calls(graph), self.times_of(graph)
+        estimated = [call is not None and time is None for call, time in zip(calls, times, strict=True)]
+        seconds = [
+            time.seconds if time is not None else 0.0 if call is None else self._estimated_s(call)
+            for call, time in zip(calls, times, strict=True)
+        ]
+        return np.array(seconds), np.array(estimated, dtype=bool)
 
     def _estimated_s(self, call: OperatorCall) -> float:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
@@ -139,13 +140,13 @@ class OperatorSum(Estimator[OperatorGraph]):
             self._fits[call.op] = _fitted(same_type if len(same_type) > 2 else every)
         return float(self._fits[call.op] @ (1.0, call.flops, call.bytes))
 
-    def network_call_s(self, graph: OperatorGraph) -> float:
-        """Return the seconds of a call of such a network beyond its operators."""
+    def total_s(self, graph: OperatorGraph, seconds: np.ndarray) -> float:
+        """Return the latency: the ``seconds`` of its calls, and those of a call of such a network beyond them."""
         time = self.times.times.get(network_call(graph, self.batch_size).key)
-        return 0.0 if time is None else time.seconds
+        return max(1e-9, float(seconds.sum()) + (0.0 if time is None else time.seconds))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return np.array([max(1e-9, self.network_call_s(graph) + self.seconds(graph)[0].sum()) for graph in graphs])
+        return np.array([self.total_s(graph, self.seconds(graph)[0]) for graph in graphs])
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         seconds = self.seconds(item)[0]
@@ -185,19 +186,11 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         facts, predictor = machine_facts(), OperatorSum(times, batch_size)
         errors = np.sort(predictor.checks.residuals)
         precision = backend_class(times.backend).required_precision(times.precision, times.device)
-        setting = Setting(
-            machine_id(),
-            times.device,
-            times.backend,
-            times.threads,
-            batch_size,
-            facts.get("cpu"),
-            precision=precision,
-        )
+        conditions = (machine_id(), times.device, times.backend, times.threads, batch_size, facts.get("cpu"))
         return cls(
             predictor=predictor,
             residuals=Residuals(errors, mirrored=True) if len(errors) >= MIN_RESIDUALS else None,
-            setting=setting,
+            setting=Setting(*conditions, precision=precision),
             facts=times.facts or facts,
             reporter=reporter,
             measures=measures,
@@ -251,18 +244,24 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         outside: list[str | None] = []
         for graph in graphs:
             seconds, estimated = self.predictor.seconds(graph)
-            total = max(1e-9, self.predictor.network_call_s(graph) + float(seconds.sum()))
+            times, total = self.predictor.times_of(graph), self.predictor.total_s(graph, seconds)
             share = float(seconds[estimated].sum()) / total
-            noise, disturbed, elsewhere = self._noise(graph, seconds, total)
-            doubts = np.array([high, processes, ESTIMATED * share, noise, elsewhere * high_elsewhere])
+            is_disturbed = [time is not None and time.disturbed for time in times]
+            is_elsewhere = [time is not None and time.network != graph.id for time in times]
+            disturbed = float(seconds[np.array(is_disturbed, dtype=bool)].sum()) / total
+            elsewhere = float(seconds[np.array(is_elsewhere, dtype=bool)].sum()) / total
+            spreads = np.array([0.0 if time is None else time.spread for time in times])
+            noise = float(np.linalg.norm(seconds * spreads)) / total
+            doubts = [high, processes, ESTIMATED * share, noise, DISTURBED * disturbed, elsewhere * high_elsewhere]
             latency_s.append(total)
             shares.append(share)
             spread.append(float(np.linalg.norm(doubts)) / high)
             why.append(checks.no_interval(total, elsewhere, command))
-            calls = zip(self.predictor.calls(graph), estimated.tolist(), strict=True)
-            names = sorted({call.op for call, is_estimated in calls if call and is_estimated})
-            reasons = [f"{share:.0%} of the latency is estimated, as it was not measured: {', '.join(names[:6])}"]
-            reasons = reasons if names else []
+            reasons = []
+            if estimated.any():
+                types = sorted({call.op for call in compress(self.predictor.calls(graph), estimated) if call})
+                sentence = f"{share:.0%} of the latency is estimated, as it was not measured"
+                reasons.append(f"{sentence}: {', '.join(types[:6])}")
             if graph.id in failures:
                 reasons.append(f"it could not be timed: {failures[graph.id]}")
             if disturbed > MAX_DISTURBED:
@@ -280,20 +279,6 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
             spread=width,
             estimated=shares,
         )
-
-    def _noise(self, graph: OperatorGraph, seconds: np.ndarray, total: float) -> tuple[float, float, float]:
-        """Return the half-width of noise in log, and shares of the latency that were disturbed, and timed elsewhere.
-
-        Disturbed operators were measured while other processes ran, those elsewhere in other networks.
-        """
-        times = self.predictor.times.times
-        operator_times = [None if call is None else times.get(call.key) for call in self.predictor.calls(graph)]
-        spreads = [0.0 if time is None else time.spread for time in operator_times]
-        disturbed = np.array([time is not None and time.disturbed for time in operator_times], dtype=bool)
-        elsewhere = np.array([time is not None and time.network != graph.id for time in operator_times], dtype=bool)
-        share = float(seconds[disturbed].sum() / total)
-        noise = float(np.hypot(np.linalg.norm(seconds * spreads) / total, DISTURBED * share))
-        return noise, share, float(seconds[elsewhere].sum() / total)
 
 
 @dataclass(frozen=True)
@@ -315,22 +300,15 @@ class MeasuredHere(Chosen):
         measures: bool = True,
     ) -> Self:
         """Return the operators of a backend. Raises ``InputError`` for an unknown one, or an unknown precision."""
-        device = required(device)
         # Files of the usual format are named without it.
         named = None if precision == FLOAT32 else precision
-        times = OperatorTimes.load(cache_folder(), backend, device, threads, named)
+        times = OperatorTimes.load(cache_folder(), backend, required(device), threads, named)
         trained = MeasuredPredictor.of(times, 1, reporter, measures)
         opened = PredictorArtifact("operators measured here", trained, None, {})
-        checks = trained.predictor.checks
-        checked = (
-            f"checked by {checks.networks} networks on {checks.date}"
-            if checks.date
-            else f"not checked by whole networks: {calibration(times)}"
-        )
+        checks, checked = trained.predictor.checks, f"not checked by whole networks: {calibration(times)}"
+        if checks.date:
+            checked = f"checked by {checks.networks} networks on {checks.date}"
         return cls(opened, opened.path, f"{why}; {checked}", "", precision)
-
-    def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
-        return [0]
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> MeasuredHere:
         """Return the operators at the batch size among ``facts``, 1 by default."""

@@ -98,8 +98,8 @@ class PredictorArtifact:
             predictions = self.solo.predict(unknown)
             # NaN where there is no interval; then co-located latencies from it have none either.
             unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)
-            for graph, *latency in zip(unknown, predictions.latency_s.tolist(), unsure.tolist(), strict=True):
-                answers[graph.id] = SoloLatency(*latency)
+            latencies = map(SoloLatency, predictions.latency_s.tolist(), unsure.tolist())
+            answers |= zip([graph.id for graph in unknown], latencies, strict=True)
         return [answers[graph.id] for graph in graphs]
 
     def predict_colocated(
@@ -109,14 +109,13 @@ class PredictorArtifact:
 
         A predicted solo latency widens the interval. Raises ``InputError`` as ``solo_latencies`` does.
         """
-        trained = self.require_colocated()
-        answers = self.solo_latencies([*subjects, *co_runners])
-        solo_s = {graph.id: answer.latency_s for graph, answer in zip([*subjects, *co_runners], answers, strict=True)}
+        trained, graphs = self.require_colocated(), [*subjects, *co_runners]
+        answers = self.solo_latencies(graphs)
+        solo_s = {graph.id: answer.latency_s for graph, answer in zip(graphs, answers, strict=True)}
         oversubscription = trained.setting.oversubscription(1 + len(co_runners))
         colocations = [Colocation.of(subject, co_runners, solo_s, oversubscription) for subject in subjects]
         answers = answers[: len(subjects)]
-        unsure = np.array([answer.unsure for answer in answers])
-        return answers, colocations, trained.predict(colocations, unsure)
+        return answers, colocations, trained.predict(colocations, np.array([answer.unsure for answer in answers]))
 
 
 def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledSet[Colocation]) -> None:

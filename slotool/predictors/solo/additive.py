@@ -52,27 +52,19 @@ class AdditivePredictor(Predictor[OperatorGraph]):
         if document["terms"] != list(ADDITIVE_TERMS):
             raise InputError("the additive predictor was trained with other terms than this slotool has")
         restored = cls()
-        restored._types, restored._floor_s = (
-            strict_json.convert(document["types"], list[str]),
-            float(document["floor_s"]),
-        )
-        restored._prices = tensors["prices"]
+        restored._types = strict_json.convert(document["types"], list[str])
+        restored._floor_s, restored._prices = float(document["floor_s"]), tensors["prices"]
         return restored
 
     def _terms(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """Return the constant, then each type's terms summed over the graph, float64 [n, 1 + types × terms]."""
+        """Return the constant, then each type's ``ADDITIVE_TERMS`` summed over the graph, float64 [n, …]."""
         operators = OperatorArrays.of(graphs)
         at = {op: i for i, op in enumerate(self._types)}
         kinds = operators.each([at.get(operator.op, -1) for operator in operators.distinct])
         has_type, width = kinds >= 0, len(self._types)
+        flops, padded, weights, read, written = operators.measures[:, :5].T
+        tiers = np.diff(np.minimum(weights[:, None], [0, *CACHE_TIERS, np.inf]), axis=1).T
         cells = (operators.owners * width + kinds)[has_type]
-        sums = [np.bincount(cells, term[has_type], len(graphs) * width) for term in _costs(operators)]
+        terms = (np.ones(len(flops)), flops, padded, read + written, *tiers)
+        sums = [np.bincount(cells, term[has_type], len(graphs) * width) for term in terms]
         return np.column_stack([np.ones(len(graphs)), np.stack(sums, axis=1).reshape(len(graphs), -1)])
-
-
-def _costs(operators: OperatorArrays) -> tuple[np.ndarray, ...]:
-    """Return ``ADDITIVE_TERMS`` of each operator for one example, float64 [n] each."""
-    flops, padded, weights, read, written = operators.measures[:, :5].T
-    first, second = CACHE_TIERS
-    tiers = np.minimum(weights, first), np.clip(weights - first, 0, second - first)
-    return np.ones(len(flops)), flops, padded, read + written, *tiers, weights - tiers[0] - tiers[1]

@@ -97,15 +97,12 @@ class DnnPredictor(FlatRegressor[Asked]):
                 trained.append((candidate, features, layers))
                 progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")
 
-        def dev_mae(each: tuple[Candidate, FlatFeatures, Layers]) -> float:
-            return each[0].dev_mae_s
-
         middle = self.depths[len(self.depths) // 2]
         for scale in SCALES_TRIED:
             attempt(features_of(scale), [middle])
-        _, features, _ = min(trained, key=dev_mae)
+        _, features, _ = min(trained, key=lambda one: one[0].dev_mae_s)
         attempt(features, [depth for depth in self.depths if depth != middle])
-        best, features, layers = min(trained, key=dev_mae)
+        best, features, layers = min(trained, key=lambda one: one[0].dev_mae_s)
         if not math.isfinite(best.dev_mae_s):
             raise RunError("no DNN of the search learnt anything: every training diverged")
         self.search = [candidate for candidate, _, _ in trained if math.isfinite(candidate.dev_mae_s)]
@@ -136,63 +133,47 @@ class DnnPredictor(FlatRegressor[Asked]):
         ]
 
 
+@without_late_triton()
 def _trained(
     train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], depth: int, seed: int, device: str
 ) -> tuple[Layers, float]:
-    """Train one network of the search; return its layers and its dev MAE."""
+    """Train one network of the search; return its layers at the lowest dev MAE, and that MAE."""
+    (x, y), (dev_x, dev_y) = (
+        [torch.from_numpy(array.astype(np.float32)).to(devices.torch_device(device)) for array in part]
+        for part in (train, dev)
+    )
     with one_thread():
-        sets = _tensors(train, device), _tensors(dev, device)
-        network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
+        network = _network(x, depth, seed + depth)
+        batch = min(MAX_BATCH, max(1, len(y) // STEPS_PER_EPOCH))
+        optimiser = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
+        slower = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=PATIENCE_TO_SLOW)
+        shuffle = torch.Generator().manual_seed(seed + depth)
+        best, best_at = float("inf"), 0
+        best_state: dict[str, Tensor] = network.state_dict()
+        for epoch in range(MAX_EPOCHS):
+            for rows in torch.randperm(len(y), generator=shuffle).to(y.device).split(batch):
+                optimiser.zero_grad(set_to_none=True)
+                (network(x[rows]).squeeze(1) - y[rows]).abs().mean().backward()
+                optimiser.step()
+            with torch.inference_mode():
+                dev_mae = float((network(dev_x).squeeze(1) - dev_y).abs().mean())
+            slower.step(dev_mae)
+            if dev_mae < best:
+                best, best_at = dev_mae, epoch
+                best_state = {name: value.clone() for name, value in network.state_dict().items()}
+            elif epoch - best_at >= PATIENCE_TO_STOP:
+                break
+        network.load_state_dict(best_state)
     linears = [layer for layer in network if isinstance(layer, nn.Linear)]
-    return [(each.weight.detach().cpu().numpy(), each.bias.detach().cpu().numpy()) for each in linears], dev_mae
-
-
-def _tensors(part: tuple[np.ndarray, np.ndarray], device: str) -> tuple[Tensor, Tensor]:
-    x, y = (torch.from_numpy(array.astype(np.float32)).to(devices.torch_device(device)) for array in part)
-    return x, y
+    return [(each.weight.detach().cpu().numpy(), each.bias.detach().cpu().numpy()) for each in linears], best
 
 
 def _network(x: Tensor, depth: int, seed: int) -> nn.Sequential:
     """Build ``depth`` hidden layers, initialised for ReLU so that twenty of them still pass a signal."""
-    widths = [x.shape[1]] + [HIDDEN_UNITS] * depth
-    generator = torch.Generator().manual_seed(seed)
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [_linear(before, after, generator), nn.ReLU()]
-    return nn.Sequential(*layers, _linear(HIDDEN_UNITS, 1, generator)).to(x.device)
-
-
-def _linear(before: int, after: int, generator: torch.Generator) -> nn.Linear:
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, before, after)
-    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-@without_late_triton()
-def _train(
-    network: nn.Sequential, train: tuple[Tensor, Tensor], dev: tuple[Tensor, Tensor], seed: int
-) -> tuple[nn.Sequential, float]:
-    """Train, and return the network at its lowest dev MAE, and that MAE."""
-    (x, y), (dev_x, dev_y) = train, dev
-    batch = min(MAX_BATCH, max(1, len(y) // STEPS_PER_EPOCH))
-    optimiser = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
-    slower = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=PATIENCE_TO_SLOW)
-    shuffle = torch.Generator().manual_seed(seed)
-    best, best_at = float("inf"), 0
-    best_state: dict[str, Tensor] = network.state_dict()
-    for epoch in range(MAX_EPOCHS):
-        for rows in torch.randperm(len(y), generator=shuffle).to(y.device).split(batch):
-            optimiser.zero_grad(set_to_none=True)
-            (network(x[rows]).squeeze(1) - y[rows]).abs().mean().backward()
-            optimiser.step()
-        with torch.inference_mode():
-            dev_mae = float((network(dev_x).squeeze(1) - dev_y).abs().mean())
-        slower.step(dev_mae)
-        if dev_mae < best:
-            best, best_at = dev_mae, epoch
-            best_state = {name: value.clone() for name, value in network.state_dict().items()}
-        elif epoch - best_at >= PATIENCE_TO_STOP:
-            break
-    network.load_state_dict(best_state)
-    return network, best
+    generator, layers = torch.Generator().manual_seed(seed), list[nn.Module]()
+    for before, after in pairwise([x.shape[1], *[HIDDEN_UNITS] * depth, 1]):
+        layer: nn.Linear = nn.utils.skip_init(nn.Linear, before, after)
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1]).to(x.device)

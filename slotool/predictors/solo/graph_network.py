@@ -138,18 +138,27 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         dev.require("dev")
         self._scaling = GraphScaling.fit(*train)
         fitting, choosing = (
-            (self._scaling.pack(OperatorArrays.of(part.items), merge=True), _log_labels(part)) for part in (train, dev)
+            (
+                self._scaling.pack(OperatorArrays.of(part.items), merge=True),
+                torch.from_numpy(np.log(part.latency_s)).float(),
+            )
+            for part in (train, dev)
         )
         self._networks = [_new_network(self._scaling, seed + member) for member in range(self.members)]
-        with _in_turn_or_at_once() as (pool, stopped):
-            trainings = [
-                pool.submit(_train, network, fitting, choosing, seed + member, self.epochs, stopped, self._device)
-                for member, network in enumerate(self._networks)
-            ]
-            for member, training in enumerate(trainings):
-                error = training.result()
-                if progress:
-                    progress(f"graph: network {member + 1} of {self.members}, dev error {error:.1%}")
+        # As many trainings at once as torch has threads, each with one, which changes no result.
+        at_once, stopped = torch.get_num_threads(), Event()
+        with one_thread(), ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                trainings = [
+                    pool.submit(_train, network, fitting, choosing, seed + member, self.epochs, stopped, self._device)
+                    for member, network in enumerate(self._networks)
+                ]
+                for member, training in enumerate(trainings):
+                    error = training.result()
+                    if progress:
+                        progress(f"graph: network {member + 1} of {self.members}, dev error {error:.1%}")
+            finally:
+                stopped.set()
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
@@ -301,10 +310,6 @@ class GraphNetwork(nn.Module):
         return constant_s, cost_s
 
 
-def _log_labels(examples: Labels) -> Tensor:
-    return torch.from_numpy(np.log(examples.latency_s)).float()
-
-
 def _with_context(operators: OperatorArrays) -> np.ndarray:
     """Return ``MEASURES`` of each operator and ``CONTEXT`` of its graph, float64 [operators, both]."""
     sizes, measures = operators.sizes, operators.measures
@@ -332,20 +337,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _in_turn_or_at_once() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
-    """Yield a pool of as many trainings as torch has threads, each with one, and an event that is set at the end.
-
-    The number of trainings at once changes no result.
-    """
-    threads, stopped = torch.get_num_threads(), Event()
-    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            yield pool, stopped
-        finally:
-            stopped.set()
 
 
 def _new_network(scaling: GraphScaling, seed: int) -> GraphNetwork:

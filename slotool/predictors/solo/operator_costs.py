@@ -24,6 +24,8 @@ DELTA = 0.1
 ITERATIONS, FEW_ITERATIONS, HISTORY = 150, 40, 30
 MIN_DEVIATION = 0.5
 MAX_LOG_PRICE, MAX_LOG_SHAPE = 6.0, 4.0
+# Arrays of ``ShapeFeatures``.
+SCALING = ("low", "high", "deviation", "mean")
 
 
 class OperatorCostPredictor(Predictor[OperatorGraph]):
@@ -66,29 +68,27 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         return type(self)(FEW_ITERATIONS)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        tensors = {**self._shapes.tensors(), **{f"prices.{name}": prices for name, prices in self._prices.items()}}
-        document = {
-            "kinds": list(self._shapes.kinds),
-            "terms": list(OPERATOR_TERMS),
-            "features": list(OPERATOR_FEATURES),
-        }
-        return tensors, document
+        shapes = {f"shapes.{name}": getattr(self._shapes, name) for name in SCALING}
+        tensors = shapes | {f"prices.{name}": prices for name, prices in self._prices.items()}
+        names = {"terms": list(OPERATOR_TERMS), "features": list(OPERATOR_FEATURES)}
+        return tensors, {"kinds": list(self._shapes.kinds), **names}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         if document["terms"] != list(OPERATOR_TERMS) or document["features"] != list(OPERATOR_FEATURES):
             raise InputError("the costs predictor was trained with other terms than this slotool has")
-        restored = cls()
-        restored._shapes = ShapeFeatures.from_tensors(tuple(strict_json.convert(document["kinds"], list[str])), tensors)
-        restored._prices = {name: tensors[f"prices.{name}"] for name in ("common", "own", "shape", "network")}
-        rows = len(restored._shapes.kinds) + 2
-        expected = {
-            "common": (2, len(OPERATOR_TERMS)),
-            "own": (rows, len(OPERATOR_TERMS)),
-            "shape": (rows, len(OPERATOR_FEATURES), len(OPERATOR_TERMS) - 1),
+        restored, kinds = cls(), tuple(strict_json.convert(document["kinds"], list[str]))
+        rows, width = len(kinds) + 2, len(OPERATOR_TERMS)
+        expected = {f"shapes.{name}": (rows, len(OPERATOR_FEATURES)) for name in SCALING} | {
+            "prices.common": (2, width),
+            "prices.own": (rows, width),
+            "prices.shape": (rows, len(OPERATOR_FEATURES), width - 1),
         }
-        if any(restored._prices[name].shape != shape for name, shape in expected.items()):
-            raise InputError(f"the prices of the costs predictor do not fit its {rows - 2} kinds of operators")
+        for name, shape in expected.items():
+            if tensors[name].shape != shape:
+                raise InputError(f"{name} of the costs predictor do not fit its {len(kinds)} kinds of operators")
+        restored._shapes = ShapeFeatures(kinds, *(tensors[f"shapes.{name}"] for name in SCALING))
+        restored._prices = {name: tensors[f"prices.{name}"] for name in ("common", "own", "shape", "network")}
         return restored
 
     def _seconds(self, terms: OperatorTerms) -> np.ndarray:
@@ -136,17 +136,6 @@ class ShapeFeatures:
         """Return scaled features, 0 at the mean of a kind, float64 [n, features]."""
         inside = np.clip(terms.features, self.low[at], self.high[at])
         return np.asarray((inside - self.mean[at]) / self.deviation[at])
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return {f"shapes.{name}": value for name, value in vars(self).items() if name != "kinds"}
-
-    @classmethod
-    def from_tensors(cls, kinds: tuple[str, ...], tensors: Tensors) -> Self:
-        names = ("low", "high", "deviation", "mean")
-        scaling = cls(kinds, **{name: tensors[f"shapes.{name}"] for name in names})
-        if any(getattr(scaling, name).shape != (len(kinds) + 2, len(OPERATOR_FEATURES)) for name in names):
-            raise InputError(f"the shapes of the costs predictor do not fit its {len(kinds)} kinds of operators")
-        return scaling
 
 
 def _neutral_s(terms: OperatorTerms) -> np.ndarray:

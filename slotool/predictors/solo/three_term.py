@@ -62,11 +62,8 @@ def priced_terms(terms: np.ndarray, prices_s: np.ndarray, min_s: float) -> np.nd
 
 def left_out_terms(terms: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
     """Return log(seconds) of each of n ≥ 2 labels by three terms that are fitted to the others, float64 [n]."""
-    log_s = []
-    for row in range(len(terms)):
-        rest = np.delete(np.arange(len(terms)), row)
-        log_s.append(priced_terms(terms[[row]], *fitted_terms(terms[rest], latency_s[rest]))[0])
-    return np.array(log_s)
+    fits = [fitted_terms(np.delete(terms, row, 0), np.delete(latency_s, row)) for row in range(len(terms))]
+    return np.array([priced_terms(terms[[row]], *fit)[0] for row, fit in enumerate(fits)])
 
 
 def three_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:

@@ -99,12 +99,16 @@ class SettingPredictor(ABC, Generic[Asked]):
     def held_out(self, labelled: LabelledSet[Asked], rows: np.ndarray) -> PredictionsTable:
         graphs, latency_s = labelled.take(rows)
         predictions = self.predict(graphs)
-        noise_s = labelled.noise_s[rows]
-        columns = (graphs, latency_s, noise_s, predictions.latency_s, predictions.low_s, predictions.high_s)
+        seconds = (latency_s, labelled.noise_s[rows], predictions.latency_s, predictions.low_s, predictions.high_s)
         names = ("measured_s", "noise_s", "predicted_s", "low_s", "high_s")
         return PredictionsTable.of(
-            {"graph_id": graph.id, "kind": graph.kind, **_solo(graph), **dict(zip(names, seconds, strict=True))}
-            for graph, *seconds in zip(*columns, strict=True)
+            {
+                "graph_id": graph.id,
+                "kind": graph.kind,
+                **({"solo_s": graph.solo_s[0]} if isinstance(graph, Colocation) else {}),
+                **dict(zip(names, of_graph, strict=True)),
+            }
+            for graph, *of_graph in zip(graphs, *seconds, strict=True)
         )
 
     def latency_table(self, graphs: Sequence[Asked], predictions: Predictions) -> LatencyTable:
@@ -207,7 +211,8 @@ class TrainedPredictor(SettingPredictor[Asked]):
             if self._by_kinds is not None:
                 spread = self._by_kinds.widths(distances)
             outside = [each.sentence() if far else None for each, far in zip(distances, beyond, strict=True)]
-            unknown = None if self.bounds_other_kinds else NOT_CALIBRATED
+            own_spread = self.predictor.spread_is_calibrated and self.residuals is not None
+            unknown = None if own_spread or self.calibration is not None else NOT_CALIBRATED
             why = [(each.too_far() or unknown) if far else None for each, far in zip(distances, beyond, strict=True)]
         valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
@@ -228,12 +233,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
     @property
     def interval_residuals(self) -> Residuals | None:
         return self.residuals if self._by_kinds is None else self._by_kinds.residuals
-
-    @property
-    def bounds_other_kinds(self) -> bool:
-        """True if networks unlike the training networks get an interval."""
-        own_spread = self.predictor.spread_is_calibrated and self.residuals is not None
-        return self.calibration is not None or own_spread
 
     def calibrated(
         self,
@@ -327,7 +326,3 @@ def _subject(item: OperatorGraph | Colocation) -> dict[str, str]:
     if isinstance(item, Colocation):
         return {"subject": item.subject.id, "co_runners": "+".join(sorted(graph.id for graph in item.co_runners))}
     return {"subject": item.id, "name": item.name}
-
-
-def _solo(item: OperatorGraph | Colocation) -> dict[str, float]:
-    return {"solo_s": item.solo_s[0]} if isinstance(item, Colocation) else {}

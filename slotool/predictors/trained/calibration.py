@@ -34,21 +34,13 @@ MIN_ROWS, MAX_SHARE = 8, 0.2
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Held-out kind of networks: rows that may have an interval, and their root mean square log error."""
-
-    name: str
-    rows: int
-    rms_log_error: float
-
-
-@dataclass(frozen=True)
 class Calibration:
     """Intervals of networks by ``Distance`` from the training networks.
 
     ``scale``: float64 [7], a and b₁ … b₆ of s² = a² + Σ bᵢ² · factorᵢ² (``Distance.factors``), fitted by maximum
-    likelihood to the errors on held-out kinds. ``residuals``: |log(measured ÷ predicted)| ÷ s. ``kinds``: the held-out
-    kinds. ``surrogate``: name of the predictor that was trained without each, which may be a cheaper one.
+    likelihood to the errors on held-out kinds. ``residuals``: |log(measured ÷ predicted)| ÷ s. ``kinds``: name of each
+    held-out kind, its rows that may have an interval, and their root mean square log error. ``surrogate``: name of the
+    predictor that was trained without each, which may be a cheaper one.
 
     A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs 1 ÷ (K + 1),
     and the last share lies beyond them all (Lee, Barber and Willett 2023, hierarchical conformal prediction). With a
@@ -58,7 +50,7 @@ class Calibration:
 
     scale: np.ndarray
     residuals: Residuals
-    kinds: tuple[Kind, ...]
+    kinds: Sequence[Mapping[str, Any]]
     surrogate: str
 
     def widths(self, distances: Sequence[Distance]) -> np.ndarray:
@@ -69,7 +61,7 @@ class Calibration:
         return {
             "scale": self.scale.tolist(),
             "residuals": self.residuals.document(),
-            "kinds": [vars(kind) for kind in self.kinds],
+            "kinds": list(self.kinds),
             "surrogate": self.surrogate,
         }
 
@@ -81,21 +73,23 @@ class Calibration:
         return cls(
             scale,
             Residuals.from_document(document["residuals"]),
-            tuple(strict_json.convert(document["kinds"], list[Kind])),
+            strict_json.convert(document["kinds"], list[dict[str, Any]]),
             strict_json.convert(document["surrogate"], str),
         )
 
     @classmethod
     def of(cls, held_out: Sequence[HeldOutKind], surrogate: str) -> Self | None:
         """Calibrate on held-out kinds; None if fewer than two have a network near enough for an interval."""
-        near = [kind for kind in map(_within, held_out) if len(kind.residuals)]
+        near = [kind for kind in map(HeldOutKind.near, held_out) if len(kind.residuals)]
         if len(near) < 2:
             return None
         scale = _fitted_scale(near)
-        values = _grid([np.abs(kind.residuals) / _scale(scale, kind.factors) for kind in near])
-        kinds = [Kind(kind.name, len(kind.residuals), _rms(kind.residuals)) for kind in near]
+        values = _grid([np.abs(kind.residuals) / _scale(scale, _factors(kind.distances)) for kind in near])
+        kinds = [
+            {"name": kind.name, "rows": len(kind.residuals), "rms_log_error": _rms(kind.residuals)} for kind in near
+        ]
         # The tail of two kinds has no end.
-        return cls(scale, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), tuple(kinds), surrogate)
+        return cls(scale, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), kinds, surrogate)
 
 
 @dataclass(frozen=True)
@@ -106,9 +100,10 @@ class HeldOutKind:
     residuals: np.ndarray
     distances: Sequence[Distance]
 
-    @property
-    def factors(self) -> np.ndarray:
-        return _factors(self.distances)
+    def near(self) -> HeldOutKind:
+        """Return the networks that may have an interval."""
+        rows = [i for i, distance in enumerate(self.distances) if distance.too_far() is None]
+        return HeldOutKind(self.name, self.residuals[rows], [self.distances[i] for i in rows])
 
 
 def hold_out_kinds(
@@ -125,28 +120,22 @@ def hold_out_kinds(
     held_out = []
     for name, rows in held_out_kinds(graphs, seed).items():
         others = rng.permutation(np.setdiff1d(np.arange(len(graphs)), rows))
-        dev, train = np.split(others, [max(2, len(others) // 10)])
-        scored = np.sort(rng.permutation(rows)[:MAX_SCORED])
-        training = [graphs[i] for i in train]
+        dev_rows, train_rows = np.split(others, [max(2, len(others) // 10)])
+        scored_rows = np.sort(rng.permutation(rows)[:MAX_SCORED])
+        train, dev, scored = (
+            Examples([graphs[i] for i in part], latency_s[part]) for part in (train_rows, dev_rows, scored_rows)
+        )
         predictor = make()
         try:
-            predictor.fit(
-                Examples(training, latency_s[train]), Examples([graphs[i] for i in dev], latency_s[dev]), seed=seed
-            )
-            predicted_s = predictor.predict([graphs[i] for i in scored])
+            predictor.fit(train, dev, seed=seed)
+            predicted_s = predictor.predict(scored.items)
         except GraphError:
             continue
-        distances = Domain.of(training).distances([graphs[i] for i in scored])
-        held_out.append(HeldOutKind(name, np.log(latency_s[scored] / predicted_s), distances))
+        distances = Domain.of(train.items).distances(scored.items)
+        held_out.append(HeldOutKind(name, np.log(scored.latency_s / predicted_s), distances))
         if progress:
             progress(f"held out {name}: {_rms(held_out[-1].residuals):.0%} off in log")
     return held_out
-
-
-def _within(kind: HeldOutKind) -> HeldOutKind:
-    """Return the networks of a kind that may have an interval."""
-    rows = [i for i, distance in enumerate(kind.distances) if distance.too_far() is None]
-    return HeldOutKind(kind.name, kind.residuals[rows], [kind.distances[i] for i in rows])
 
 
 def _factors(distances: Sequence[Distance]) -> np.ndarray:
@@ -162,7 +151,7 @@ def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:
     """Return the scale of greatest posterior likelihood, each kind weighing the same."""
     from scipy.optimize import minimize
 
-    factors = [kind.factors for kind in kinds]
+    factors = [_factors(kind.distances) for kind in kinds]
 
     def loss_of(log_scale: np.ndarray) -> float:
         loss = float(np.sum((log_scale - np.log(START)) ** 2)) / (2 * START_DEVIATION**2)
