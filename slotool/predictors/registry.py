@@ -18,7 +18,6 @@ PREDICTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "additive": ("solo.additive:AdditivePredictor", (SOLO,)),
     "costs": ("solo.operator_costs:OperatorCostPredictor", (SOLO,)),
     "graph": ("solo.graph_network:GraphNetworkPredictor", (SOLO,)),
-    "ridge": ("colocated.ridge:RidgePredictor", (COLOCATED,)),
     "sharing": ("colocated.sharing:SharingPredictor", (COLOCATED,)),
     "adapted": ("transfer.adapted:AdaptedPredictor", (FROM_OTHERS,)),
     "settings": ("settings.predictor:SettingsPredictor", (FROM_OTHERS,)),

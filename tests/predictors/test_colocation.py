@@ -18,8 +18,7 @@ from slotool.machine import machine_id
 from slotool.predictors.base import COLOCATED, Examples
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.colocated.labels import is_colocated, join_colocated, random_colocated_split
-from slotool.predictors.colocated.ridge import RidgePredictor, fair_s
-from slotool.predictors.colocated.sharing import SharingPredictor
+from slotool.predictors.colocated.sharing import SharingPredictor, fair_s
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import names_of
@@ -168,9 +167,8 @@ def test_a_company_is_the_same_in_any_order(members, random) -> None:
     assert Colocation.of(members[0], others, solo_s) == Colocation.of(members[0], turned, solo_s)
 
 
-@pytest.mark.parametrize("kind", [SharingPredictor, RidgePredictor])
-def test_beside_nobody_a_network_takes_its_solo_latency(kind) -> None:
-    predictor = kind()
+def test_beside_nobody_a_network_takes_its_solo_latency() -> None:
+    predictor = SharingPredictor()
     predictor.fit(Examples(COLOCATIONS, synthetic_colocated_latency_s(COLOCATIONS)), seed=0)
     alone = [Colocation.of(graph, [], dict.fromkeys(NETWORKS, 0.02)) for graph in NETWORKS.values()]
     np.testing.assert_allclose(predictor.predict(alone), 0.02)

@@ -11,7 +11,6 @@ from sklearn.linear_model import LinearRegression
 from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.base import COLOCATED, Examples
-from slotool.predictors.colocated.ridge import RidgePredictor
 from slotool.predictors.colocated.sharing import SharingPredictor
 from slotool.predictors.registry import PREDICTORS, predictor_class
 from slotool.predictors.solo.additive import AdditivePredictor
@@ -63,10 +62,6 @@ class TestLinearTogether(ColocatedPredictorConformance):
 @pytest.mark.usefixtures("few_epochs")
 class TestDnnTogether(ColocatedPredictorConformance):
     make = staticmethod(lambda: DnnPredictor([2]))
-
-
-class TestRidge(ColocatedPredictorConformance):
-    make = staticmethod(RidgePredictor)
 
 
 class TestSharing(ColocatedPredictorConformance):

@@ -25,7 +25,7 @@ _SETS = {
 # Of co-located networks, which take milliseconds each: shorter ones fit between two turns of a core's processes, and
 # are not slowed down. Of their pairs and trios so many are measured: train-predictor wants 120 rows.
 _MEMBERS, _OF_EACH_SIZE = 9, 32
-COLOCATION_PREDICTORS = ("linear", "dnn", "ridge", "sharing")
+COLOCATION_PREDICTORS = ("linear", "dnn", "sharing")
 
 
 def _measured(workspace: Workspace, name: str) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def train_predictor(
         model: Predictor to choose, such as graph; among several, or with ``"auto"``, the one of lowest dev MAE. The
             baselines ``linear`` and ``three-term`` are always trained too. ``"settings"`` is one predictor of all
             devices, backends, thread counts, batch sizes and precisions in the tables; ``adapt_predictor`` adapts it to
-            a new one. For co-located latency: linear, dnn, ridge or sharing.
+            a new one. For co-located latency: linear, dnn or sharing.
         solo: Predictor of solo latencies to store beside one of co-located ones, for networks not measured.
         depths: Numbers of hidden layers to try; None: 1:20.
         training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The

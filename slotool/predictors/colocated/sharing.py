@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.encodings import operator_measures
 from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.colocated.ridge import RESOURCE_FEATURES, fair_s, resource_features
 from slotool.predictors.colocations import Colocation
+from slotool.predictors.features.type_costs import operator_type
 
+# An operator of fewer padded FLOPs takes less time than its division among threads.
+SMALL_FLOPS = 2e6
+# Logarithms of rates of the network alone, in amounts per second, and of ratios; shares of FLOPs, or of operators.
+RESOURCE_FEATURES = (
+    "flops_per_s",
+    "weight_bytes_per_s",
+    "moved_bytes_per_s",
+    "operators_per_s",
+    "flops_per_operator",
+    "flops_per_byte",
+    "grouped_flops",
+    "pointwise_flops",
+    "small_operators",
+)
+_RATES = 4
 # More rows hardly help, and a fit takes the cube of them.
 MAX_ROWS = 1500
-# Prior deviations, in log: of the level, and of its change with the number of members beyond fair sharing.
-LEVEL, GROWTH = 1.0, 0.3
-# Length scales in deviations of the features: for one network measured again, and for similar networks.
-NEAR, REACH = 0.15, 2.0
-SWEEPS = 2
-
-
-# Prior deviations of log(degradation), and the values tried: linear and smooth in the subject's features, alike (shared
-# by nearly equal networks), sized (linear, with a slope by the number of members), and smooth in the co-runners'
-# features. Further deviations, under an index, are the noise of labels by the number of members.
-Prior = Mapping[str | int, float]
-# Covariances of deviation 1, float64 [n, m], by name in ``Prior``.
-Parts = Mapping[str | int, np.ndarray]
-START: Prior = {"linear": 0.1, "smooth": 0.05, "alike": 0.05, "sized": 0.05, "others": 0.01}
-CHOICES: dict[str | int, tuple[float, ...]] = {
-    "linear": (0.02, 0.05, 0.1, 0.2),
-    "smooth": (0.01, 0.03, 0.06, 0.12),
-    "alike": (0.01, 0.03, 0.06, 0.12),
-    "sized": (0.01, 0.05, 0.1, 0.2),
-    "others": (0.003, 0.01, 0.03, 0.1),
-}
-NOISES = (0.005, 0.01, 0.02, 0.04, 0.1, 0.2, 0.3, 0.4, 0.6)
+# Prior deviations, in log: of the level, of its change with the number of members beyond fair sharing, of the linear
+# part, and of the part that networks share whose features differ by ``REACH`` deviations or less.
+LEVEL, GROWTH, LINEAR, NEAR, REACH = 1.0, 0.3, 0.05, 0.06, 0.15
+MIN_NOISE = 0.005
+_LINEAR = np.array([LINEAR / len(RESOURCE_FEATURES) ** 0.5] * 2 * len(RESOURCE_FEATURES) + [GROWTH])
+_STATE = ("features", "sizes", "log_ratio", "noise")
 
 
 class SharingPredictor(Predictor[Colocation]):
     """Latency = solo latency × oversubscription × e^g.
 
     All members' threads share the same cores, so each member gets 1 ÷ ``oversubscription`` of them; e^g, mostly below
-    1, corrects for networks that do not keep their cores busy when alone. g is a Gaussian process over the resource
-    features of the subject and the mean of its co-runners': a level, a linear and a smooth part by the subject, a part
-    by the number of members, and a smooth part by the co-runners. The size of each part, and the noise of labels by
-    number of members, maximise the likelihood of the labels. Co-runners are pooled, so there may be any number in any
+    1, corrects for networks that do not keep their cores busy when alone. g is a Gaussian process: a level, a change
+    with the number of members, a linear part by the resource features of the subject and the mean of its co-runners',
+    and a part that subjects of nearly equal features share. Co-runners are pooled, so there may be any number in any
     order. Without co-runners the prediction is the solo latency.
 
-    The spread is the deviation of log latency, a label's noise included. Dev set and seed play no part, except that the
-    seed draws the rows where there are more than 1,500.
+    The spread is the deviation of log latency, a label's noise included, which leave-one-out errors give by the number
+    of members. Dev set and seed play no part, except that the seed draws the rows where there are more than 1,500.
     """
 
     name = "sharing"
@@ -72,12 +71,38 @@ class SharingPredictor(Predictor[Colocation]):
         if len(rows) > MAX_ROWS:
             rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False))
         colocations = [graphs[int(i)] for i in rows]
-        sizes, log_ratio = _sizes(colocations), np.log(latency_s[rows] / fair_s(colocations))
-        # Small matrices gain nothing from more threads and lose much on a busy machine.
-        with threadpool_limits(1):
-            self._learnt = _Posterior(resource_features(colocations), sizes, log_ratio)
+        features, sizes = resource_features(colocations), _sizes(colocations)
+        self._learn(features, sizes, np.log(latency_s[rows] / fair_s(colocations)))
         if progress:
             progress("sharing: Gaussian process")
+
+    def _learn(
+        self, features: np.ndarray, sizes: np.ndarray, log_ratio: np.ndarray, noise: np.ndarray | None = None
+    ) -> None:
+        """Learn from features [n, 18], numbers of members [n], and log(latency ÷ latency by fair sharing) [n].
+
+        ``noise``: deviation of a label by the number of members, ascending; None to estimate it.
+        """
+        self._features, self._sizes, self._log_ratio = features, sizes, log_ratio
+        self._known_sizes, deviation = np.unique(sizes), features.std(axis=0)
+        self._mean, self._deviation = features.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
+        self._middle = float(log_ratio.mean())
+        self._columns = self._scaled(features, sizes)
+        kernel, off = self._kernel(self._columns), log_ratio - self._middle
+
+        def inverse(noise: np.ndarray) -> np.ndarray:
+            return np.linalg.inv(kernel + np.diag(self._noise_of(sizes, noise) ** 2))
+
+        def by_size(errors: np.ndarray) -> np.ndarray:
+            return np.array([max(np.sqrt(np.mean(errors[sizes == n] ** 2)), MIN_NOISE) for n in self._known_sizes])
+
+        # Small matrices gain nothing from more threads and lose much on a busy machine.
+        with threadpool_limits(1):
+            if noise is None:
+                before = inverse(by_size(off / 2))
+                noise = by_size(before @ off / np.diag(before))
+            self._noise, self._inverse = noise, inverse(noise)
+        self._weights = self._inverse @ off
 
     def predict(self, graphs: Sequence[Colocation]) -> np.ndarray:
         return self.predict_and_spread(graphs)[0]
@@ -86,109 +111,73 @@ class SharingPredictor(Predictor[Colocation]):
         if not graphs:
             return np.empty(0), np.empty(0)
         sizes = _sizes(graphs)
-        mean, variance = self._learnt.answer(resource_features(graphs), sizes)
-        latency_s = fair_s(graphs) * np.exp(np.where(sizes > 1, mean, 0.0))
-        return latency_s, np.sqrt(variance)
+        columns = self._scaled(resource_features(graphs), sizes)
+        across = self._kernel(columns)
+        before = LEVEL**2 + NEAR**2 + np.sum((columns * _LINEAR) ** 2, axis=1)
+        variance = np.maximum(before - np.sum(across @ self._inverse * across, axis=1), 0.0)
+        log_ratio = np.where(sizes > 1, self._middle + across @ self._weights, 0.0)
+        return fair_s(graphs) * np.exp(log_ratio), np.sqrt(variance + self._noise_of(sizes, self._noise) ** 2)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        learnt = self._learnt
-        tensors = {"features": learnt.features, "sizes": learnt.sizes, "log_ratio": learnt.log_ratio}
-        noise = [value for name, value in learnt.prior.items() if name not in CHOICES]
-        prior = {**{name: learnt.prior[name] for name in CHOICES}, "noise": noise}
-        return tensors, {"names": list(RESOURCE_FEATURES), "prior": prior}
+        return {name: getattr(self, f"_{name}") for name in _STATE}, {"names": list(RESOURCE_FEATURES)}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         if document["names"] != list(RESOURCE_FEATURES):
             raise InputError("the sharing predictor was trained with other resource features than this slotool has")
-        prior = {name: document["prior"][name] for name in CHOICES} | dict(enumerate(document["prior"]["noise"]))
         restored = cls()
-        restored._learnt = _Posterior(tensors["features"], tensors["sizes"], tensors["log_ratio"], prior)
+        restored._learn(*(tensors[name] for name in _STATE))
         return restored
 
+    def _scaled(self, features: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return scaled features, and the log of the number of members, 0 for pairs and 1 for trios, [n, 19]."""
+        return np.column_stack([(features - self._mean) / self._deviation, np.log(sizes / 2) / np.log(1.5)])
 
-class _Posterior:
-    """Posterior of the Gaussian process after n labels, under the given or the likeliest prior.
+    def _kernel(self, columns: np.ndarray) -> np.ndarray:
+        """Return covariances of co-locations with those learnt, float64 [n, m]."""
+        near = [*range(len(RESOURCE_FEATURES)), -1]
+        apart = cdist(columns[:, near], self._columns[:, near], "sqeuclidean") / len(RESOURCE_FEATURES)
+        linear = LEVEL**2 + (columns * _LINEAR) @ (self._columns * _LINEAR).T
+        return np.asarray(linear + NEAR**2 * np.exp(-apart / (2 * REACH**2)))
 
-    ``features``: float64 [n, 2 × RESOURCE_FEATURES]; ``sizes``: number of members, int64 [n]; ``log_ratio``:
-    log(latency ÷ latency by fair sharing), float64 [n].
-    """
-
-    def __init__(self, features: np.ndarray, sizes: np.ndarray, log_ratio: np.ndarray, prior: Prior | None = None):
-        self.features, self.sizes, self.log_ratio = features, sizes, log_ratio
-        self._mean, deviation = features.mean(axis=0), features.std(axis=0)
-        self._deviation = np.where(deviation > 1e-6, deviation, 1.0)
-        self._known_sizes = np.unique(sizes)
-        self._x = self._scaled(features)
-        self._middle = float(log_ratio.mean())
-        self.prior = self._likeliest() if prior is None else prior
-        self._factor, self._alpha, _ = self._solved(_parts(self._x, sizes, self._x, sizes), self.prior)
-
-    def answer(self, features: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance of the log ratio, a label's noise included, float64 [m] each."""
-        x = self._scaled(features)
-        across = _kernel(_parts(x, sizes, self._x, self.sizes), self.prior)
-        before = np.array([_kernel(_parts(x[[i]], sizes[[i]], x[[i]], sizes[[i]]), self.prior) for i in range(len(x))])
-        explained = solve_triangular(self._factor, across.T, lower=True)
-        variance = np.maximum(before.reshape(-1) - np.sum(explained**2, axis=0), 0.0)
-        return self._middle + across @ self._alpha, variance + self._noise(sizes, self.prior) ** 2
-
-    def _likeliest(self) -> Prior:
-        """Return the prior of greatest likelihood, by a search along one number at a time."""
-        parts = _parts(self._x, self.sizes, self._x, self.sizes)
-        spreads = [float(np.std(self.log_ratio[self.sizes == size])) for size in self._known_sizes]
-        best: Prior = {**START, **{at: max(0.5 * spread, NOISES[0]) for at, spread in enumerate(spreads)}}
-        most = self._solved(parts, best)[2]
-        noises: list[tuple[str | int, tuple[float, ...]]] = [(at, NOISES) for at in range(len(spreads))]
-        for _ in range(SWEEPS):
-            for name, value in ((name, value) for name, values in [*noises, *CHOICES.items()] for value in values):
-                tried = {**best, name: value}
-                evidence = self._solved(parts, tried)[2] if tried != best else most
-                if evidence > most:
-                    best, most = tried, evidence
-        return best
-
-    def _solved(self, parts: Parts, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return Cholesky factor, weights of the labels, and log evidence up to a constant."""
-        kernel = _kernel(parts, prior)
-        kernel[np.diag_indices(len(kernel))] += self._noise(self.sizes, prior) ** 2
-        factor = np.linalg.cholesky(kernel)
-        half = solve_triangular(factor, self.log_ratio - self._middle, lower=True)
-        evidence = float(-0.5 * half @ half - np.log(np.diag(factor)).sum())
-        return factor, solve_triangular(factor, half, lower=True, trans="T"), evidence
-
-    def _scaled(self, features: np.ndarray) -> np.ndarray:
-        return np.asarray((features - self._mean) / self._deviation)
-
-    def _noise(self, sizes: np.ndarray, prior: Prior) -> np.ndarray:
+    def _noise_of(self, sizes: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return the deviation of a label by number of members; of an unknown number, that of the next smaller one."""
-        at = np.clip(np.searchsorted(self._known_sizes, sizes, side="right") - 1, 0, len(self._known_sizes) - 1)
-        return np.array([prior[size] for size in range(len(self._known_sizes))])[at]
-
-
-def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> Parts:
-    """Return covariances of deviation 1, float64 [n, m], between co-locations of scaled features x and y."""
-    width = len(RESOURCE_FEATURES)
-    subject, co_runners = slice(width), slice(width, None)
-    apart, others = (cdist(x[:, some], y[:, some], "sqeuclidean") / width for some in (subject, co_runners))
-    linear = x[:, subject] @ y[:, subject].T / width
-    growth = np.outer(np.log(sizes / 2), np.log(other_sizes / 2)) / np.log(1.5) ** 2
-    return {
-        "linear": linear,
-        "smooth": np.exp(-apart / (2 * REACH**2)),
-        "alike": np.exp(-apart / (2 * NEAR**2)),
-        "grown": growth,
-        "sized": growth * linear,
-        "others": np.exp(-others / 2),
-    }
-
-
-def _kernel(parts: Parts, prior: Prior) -> np.ndarray:
-    kernel = LEVEL**2 + GROWTH**2 * parts["grown"]
-    for name in START:
-        kernel = kernel + prior[name] ** 2 * parts[name]
-    return np.asarray(kernel)
+        return noise[np.clip(np.searchsorted(self._known_sizes, sizes, side="right") - 1, 0, len(noise) - 1)]
 
 
 def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:
     return np.array([len(colocation) for colocation in colocations])
+
+
+def resource_features(colocations: Sequence[Colocation]) -> np.ndarray:
+    """Return ``RESOURCE_FEATURES`` of the subject, then their mean over co-runners, float64 [n, 2 × features]."""
+    totals: dict[str, np.ndarray] = {}
+    for colocation in colocations:
+        for graph in colocation.members:
+            if graph.id not in totals:
+                totals[graph.id] = _totals(graph)
+    rows = np.empty((len(colocations), 2 * len(RESOURCE_FEATURES)))
+    for row, colocation in zip(rows, colocations, strict=True):
+        members = np.array([totals[graph.id] for graph in colocation.members])
+        members[:, :_RATES] -= np.log(colocation.solo_s)[:, None]
+        row[: len(RESOURCE_FEATURES)] = members[0]
+        row[len(RESOURCE_FEATURES) :] = np.mean(members[1:] if len(members) > 1 else members, axis=0)
+    return rows
+
+
+def fair_s(colocations: Sequence[Colocation]) -> np.ndarray:
+    """Return latencies by fair sharing alone, solo latency × oversubscription, float64 seconds [n]."""
+    return np.array([colocation.solo_s[0] * colocation.oversubscription for colocation in colocations])
+
+
+def _totals(graph: OperatorGraph) -> np.ndarray:
+    """Return ``RESOURCE_FEATURES`` of a network whose solo latency is one second."""
+    flops, padded, weights, read, written = operator_measures(graph)[:, :5].T
+    types = [operator_type(operator) for operator in graph.operators]
+    grouped = np.array(["groups" in kind or "Depthwise" in kind or "Separable" in kind for kind in types])
+    pointwise = np.array(["1×1" in kind for kind in types])
+    all_flops, moved = max(flops.sum(), 1.0), max((weights + read + written).sum(), 1.0)
+    rates = [all_flops, max(weights.sum(), 1.0), max((read + written).sum(), 1.0), len(flops)]
+    ratios = [all_flops / len(flops), all_flops / moved]
+    shares = [flops[grouped].sum() / all_flops, flops[pointwise].sum() / all_flops, np.mean(padded < SMALL_FLOPS)]
+    return np.concatenate([np.log(rates + ratios), shares])
