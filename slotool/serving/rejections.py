@@ -7,7 +7,7 @@ import reprlib
 from typing import Any
 
 from slotool.errors import SlotoolError
-from slotool.printable import described
+from slotool.printable import described, duration
 from slotool.scheduling.edf import DEADLINE_PASSED
 
 _SHORT = reprlib.Repr()
@@ -71,17 +71,17 @@ def too_many_bytes(most: int) -> Rejection:
     return Rejection(503, "unfinished", f"{what}; try again later", 1)
 
 
-def expired(waited_us: float) -> Rejection:
-    """Return 504: the deadline passed in the queue; no work was spent on the request."""
-    return Rejection(
-        504, "expired", f"the deadline passed after {waited_us:.0f} µs, before the request could be served"
-    )
+def expired(timeout_us: float) -> Rejection:
+    """Return 504: the deadline, ``timeout_us`` after arrival, passed in the queue; no work was spent on the request."""
+    when = f"the deadline passed, {duration(1e-6 * timeout_us)} after the request arrived, before it could be served"
+    return Rejection(504, "expired", when if timeout_us > 0 else "the deadline passed before the request arrived")
 
 
-def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, reason: str) -> Rejection:
+def deadline_infeasible(timeout_us: float, left_us: float, headroom_us: float, reason: str) -> Rejection:
     """Return 504: too little time is left for a call and the latency headroom; no work was spent."""
-    remaining = f"after {waited_us:.0f} µs of waiting {left_us:.0f} µs are left"
-    why = f"recent answers came up to {headroom_us:.0f} µs later than planned"
+    left, timeout, headroom = (duration(1e-6 * time_us) for time_us in (left_us, timeout_us, headroom_us))
+    remaining = f"{left} are left of the {timeout} that the request had when it arrived"
+    why = f"recent answers came up to {headroom} later than planned"
     # A policy sees only the time beyond the headroom.
     rest = "" if reason == DEADLINE_PASSED else f"; with that margin, {reason}"
     return Rejection(504, "expired", f"the deadline is infeasible: {remaining}, and {why}{rest}")

@@ -125,10 +125,10 @@ def earliest_deadline(queues: Iterable[ModelQueue]) -> ModelQueue | None:
 
 def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:
     if drop.outcome is RequestOutcome.EXPIRED:
-        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + headroom_us
+        left_us, timeout_us = (drop.query.slack_us(at) + headroom_us for at in (now_us, drop.query.arrival_us))
         if left_us <= 0:
-            return rejections.expired(waited_us)
-        return rejections.deadline_infeasible(waited_us, left_us, headroom_us, drop.reason)
+            return rejections.expired(timeout_us)
+        return rejections.deadline_infeasible(timeout_us, left_us, headroom_us, drop.reason)
     if drop.outcome is RequestOutcome.FAILED:
         return Rejection(500, "failed", drop.reason)
     if drop.reason == ACCURACY_UNKNOWN:
