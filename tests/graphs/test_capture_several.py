@@ -40,6 +40,9 @@ def breaks():
 def wrong():
     yield "number", 3
 
+def nameless():
+    return [3]
+
 def crashes():
     yield "first", net(1)
     yield "crash", Crashing()
@@ -101,6 +104,7 @@ def test_what_was_made_before_an_error_stays(slotool) -> None:
     ("name", "kind", "sentence"),
     [
         ("wrong", GraphError, "number of several_nets:wrong is no torch.nn.Module, but of type int"),
+        ("nameless", GraphError, "several_nets:nameless[0] is no torch.nn.Module, but of type int"),
         ("nothing", GraphError, "several_nets:nothing makes no network"),
         ("twins", GraphError, "several_nets:twins makes two different networks named twin"),
     ],

@@ -65,7 +65,8 @@ def _named(name: str, product: Iterable[Any]) -> Iterator[tuple[str, nn.Module]]
     while (entry := factories.guarded(lambda: next(entries, None), f"making {name}[{at}]", GraphError)) is not None:
         called, module = entry if isinstance(entry, tuple) and len(entry) == 2 else (f"{name}[{at}]", entry)
         if not isinstance(module, nn.Module):
-            raise GraphError(f"{called} of {name} is no torch.nn.Module, but of type {type(module).__name__}")
+            named = called if entry is module else f"{called} of {name}"
+            raise GraphError(f"{named} is no torch.nn.Module, but of type {type(module).__name__}")
         yield str(called), module
         at += 1
 
