@@ -68,35 +68,29 @@ class PlanSearch:
     device: str = devices.CPU
 
     @cached_property
-    def _model(self) -> tuple[ElasticModel, ControlGrid]:
-        """Raises ``InputError`` for a deadline that no point can keep."""
-        model = load_model(str(self.artifact))
+    def model(self) -> ElasticModel:
+        return load_model(str(self.artifact))
+
+    @cached_property
+    def grid(self) -> ControlGrid:
+        """Points to test. Raises ``InputError`` for a deadline that none can keep."""
         tables = LatencyTable.load(self.latency), OutcomeTable.load(self.outcomes)
         space = ControlSpace.of_tables(
-            model.name, model.points, *tables, devices=(self.device,), co_runners="", replicas=1
+            self.model.name, self.model.points, *tables, devices=(self.device,), co_runners="", replicas=1
         )
         grid = ControlGrid(space)
         grid.require_deadline(self.deadline_s * 1e6)
-        return model, grid
+        return grid
 
     @property
     def _accuracy(self) -> dict[str, float]:
         """Accuracy of each point, by key."""
-        grid = self._model[1]
-        return {point.key: float(accuracy) for point, accuracy in zip(grid.points, grid.accuracy, strict=True)}
-
-    @property
-    def subject(self) -> str:
-        return self._model[0].name
-
-    @property
-    def points(self) -> int:
-        return len(self._model[1].points)
+        return {point.key: float(each) for point, each in zip(self.grid.points, self.grid.accuracy, strict=True)}
 
     @property
     def load_tests(self) -> int:
         """About how many are needed."""
-        return len(self.configurations) * self.points * TESTS_PER_POINT
+        return len(self.configurations) * len(self.grid.points) * TESTS_PER_POINT
 
     @property
     def expected_s(self) -> float:
@@ -104,33 +98,31 @@ class PlanSearch:
         return self.load_tests * (self.test_s + 1.0) + len(self.configurations) * START_S
 
     def run(self, advance: Callable[[], None] = lambda: None) -> list[SwitchingPlan]:
-        """Return one measured plan per configuration; ``advance`` is called after each load test."""
-        split = dataset_of(self._model[0], self.data, needs_labels=False).test
+        """Return one measured plan per configuration; ``advance`` is called after each point of one."""
+        split = dataset_of(self.model, self.data, needs_labels=False).test
         return [self._plan(configuration, split, advance) for configuration in self.configurations]
 
     def _plan(self, configuration: Configuration, split: Split, advance: Callable[[], None]) -> SwitchingPlan:
-        model, grid = self._model
         replicas, threads = configuration
         accuracy = self._accuracy
         rates: dict[str, float] = {}
         loads: dict[str, list[LoadTest]] = {}
-        with self._served(configuration, split, advance) as measure:
+        with self._served(configuration, split) as measure:
             # Ascending in accuracy, so that all less accurate points have been tested when it is a point's turn.
-            for row, point in enumerate(grid.points):
-                first_per_s = min(FIRST_SHARE * replicas * float(grid.best_rate_per_s[row]), FIRST_MAX_PER_S)
+            for row, point in enumerate(self.grid.points):
+                first_per_s = min(FIRST_SHARE * replicas * float(self.grid.best_rate_per_s[row]), FIRST_MAX_PER_S)
                 is_good = keeps_deadline(self.deadline_s)
                 if loads and self.by == EFFECTIVE_ACCURACY:
                     is_good = is_most_effective(accuracy, loads, measure)
                 confirmed = _confirmed(partial(measure, point.key), is_good)
                 rates[point.key], loads[point.key] = greatest_rate(confirmed, first_per_s, is_good)
+                advance()
         tried = tuple(load for tests in loads.values() for load in tests)
-        plan = SwitchingPlan(model.name, self.deadline_s, replicas, threads, rates, accuracy, tried, machine_id())
+        plan = SwitchingPlan(self.model.name, self.deadline_s, replicas, threads, rates, accuracy, tried, machine_id())
         return replace(plan, by=self.by, device=self.device)
 
     @contextmanager
-    def _served(
-        self, configuration: Configuration, split: Split, advance: Callable[[], None]
-    ) -> Iterator[Callable[[str, float], LoadTest]]:
+    def _served(self, configuration: Configuration, split: Split) -> Iterator[Callable[[str, float], LoadTest]]:
         """Start a server of all points and yield a function that measures one, by key, at a rate.
 
         A request names its point by accuracy: the least accurate sufficient point answers. Of points of equal accuracy
@@ -153,7 +145,6 @@ class PlanSearch:
                     run = LocalRun(load, target)
                     run.drive()
                     log = run.log()
-                    advance()
                     share, p99_s = float(log.in_time.sum() / len(load)), log.tail_of_all_s(0.99)
                     tests.append(LoadTest(point, replicas, threads, rate_per_s, p99_s, share))
                     # A test whose client was late says little of the server.

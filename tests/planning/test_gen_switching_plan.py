@@ -85,6 +85,25 @@ def test_a_dry_run_says_how_long_and_what_is_missing_is_said(slotool: Slotool, f
     assert not (folder / "never.json").exists()
 
 
+def test_points_that_are_not_tested_are_named(slotool: Slotool, tmp_path: Path) -> None:
+    errors = {"small": 0.3, "medium": 0.2, "large": 0.1}
+    rows = [{"subject": "family", "point": f"version={name}", "batch_size": 1, "samples_s": [1e-3]} for name in errors]
+    LatencyTable.of(rows).save(tmp_path / "latency.parquet")
+    outcomes = [(str(e), name, float(e < 10 * errors[name]), 0.9, 1e-4) for name in errors for e in range(10)]
+    columns = ["example", "version", "error", "confidence", "latency_s"]
+    OutcomeTable(pd.DataFrame(outcomes, columns=columns)).save(tmp_path / "outcomes.parquet")
+    result = slotool(
+        "gen-switching-plan", shipped_artifact("family").path, "--outcomes", tmp_path / "outcomes.parquet", "--latency",
+        tmp_path / "latency.parquet", "--deadline-ms", 20, "-o", tmp_path / "plan.json", "--dry-run",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert "1 points on" in result.stdout
+    for name in ("small", "medium"):
+        assert f"version={name} is neither more accurate nor faster than version=large" in " ".join(
+            result.stderr.split()
+        )
+
+
 def test_by_effective_accuracy_each_point_is_held_against_the_less_accurate_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +133,9 @@ def test_by_effective_accuracy_each_point_is_held_against_the_less_accurate_ones
     monkeypatch.setattr(PlanSearch, "_served", served)
     tables = tmp_path / "outcomes.parquet", tmp_path / "latency.parquet"
     search = PlanSearch(shipped_artifact("family").path, *tables, 0.02, 1.0, ((1, 1),), "digits", 0, EFFECTIVE_ACCURACY)
-    (plan,) = search.run()
+    tested: list[int] = []
+    (plan,) = search.run(lambda: tested.append(len(tested)))
+    assert len(tested) == len(search.grid.points) == 3
     assert plan.by == EFFECTIVE_ACCURACY
     for point, crossing in (("version=medium", 300 * 0.9 / 0.8), ("version=large", 100 * 0.95 / 0.9)):
         assert crossing / RESOLUTION <= plan.rates_per_s[point] <= crossing

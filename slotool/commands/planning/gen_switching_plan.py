@@ -187,13 +187,16 @@ def gen_switching_plan(
         Path(artifact), Path(outcomes), Path(latency), deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed,
         by, devices.required(device),
     )  # fmt: skip
-    cost = SwitchingPlanCost(search.subject, search.points, search.load_tests, search.expected_s, tried)
+    points = len(search.grid.points)
+    cost = SwitchingPlanCost(search.model.name, points, search.load_tests, search.expected_s, tried)
+    reporter = reporter_of(progress)
+    for remark in search.grid.remarks:
+        reporter.warn(remark)
     if dry_run:
         return cost
-    reporter = reporter_of(progress)
     reporter.note(str(cost))
     others = OtherWork()
-    with reporter.progress("load tests", total=search.load_tests) as steps:
+    with reporter.progress("load tests of points", total=len(tried) * points) as steps:
         plans = search.run(steps.advance)
     _, busy_cores = others.read()
     plan = best_configuration(plans).beside(plans)
