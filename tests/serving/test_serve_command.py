@@ -285,6 +285,10 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
 
         assert compute()["reason"].startswith("maxacc")
         assert compute(Tolerance="0.2")["rule"] == "response-time-0.2"
+        for policy, status in (("fixed@version=small", 200), ("luck", 400), ("fixed@version=none", 400)):
+            assert HTTP.post(f"{ready['url']}/live", json={"policy": policy}).status_code == status
+            assert compute()["operating_point"] == "version=small"
+        assert HTTP.post(f"{ready['url']}/live", json={"policy": "maxacc"}).status_code == 200
         rules = json.loads((here / "rules.json").read_text())
         rules["rules"] = [rule for rule in rules["rules"] if rule["tolerance"] != 0.2]
         (here / "rules.json").write_text(json.dumps(rules))
@@ -304,8 +308,8 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         assert updated.json()["policy"] == "by-demand"
         assert compute()["reason"].startswith("no option excludes it")
         assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
-            "reload",
-            "reload-failed",
+            *("setting", "setting"),
+            *("reload", "reload-failed"),
             "setting",
         ]
         process.send_signal(signal.SIGTERM)

@@ -51,6 +51,8 @@ class ByName:
     async def use(self, policy: str) -> None:
         if policy == "broken":
             raise InputError("it has no table to go by")
+        if policy not in self.policies:
+            raise InputError(f"it is not among {', '.join(self.policies)}")
         for entry in self._router.models.values():
             chosen = FixedPoint(space(), SMALL) if policy == "always-small" else by_demand(space(), entry.rules)
             self._router.replace(ServedModel(entry.name, entry.model, chosen, entry.rules, accuracy=entry.accuracy))
@@ -225,8 +227,8 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"policy": "magic"}, "'magic' is not among those of this server: by-demand"),
-        ({"policy": ["by-demand"]}, "is not among those"),
+        ({"policy": "magic"}, "policy 'magic': it is not among by-demand, always-small, broken"),
+        ({"policy": ["by-demand"]}, "policy: a text is expected, not ['by-demand']"),
         ({"policy": "broken"}, "it has no table to go by"),
         ({"tolerance": -0.1}, "a number from 0 on"),
         ({"tolerance": "0.1"}, "a number from 0 on"),

@@ -20,7 +20,7 @@ from slotool.serving.access import SETTINGS
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.front.middleware import require_same_origin, wants_page
 from slotool.serving.protocol import bounds, tensors
-from slotool.serving.rejections import bad_request
+from slotool.serving.rejections import bad_request, shown
 from slotool.serving.request_options import require_meant
 
 TICK_S = 1.0
@@ -104,15 +104,16 @@ class LivePage:
 
     async def _use(self, policy: Any) -> None:
         runtime_settings = self._runtime_settings
-        if runtime_settings is None or policy not in list(runtime_settings.policies):
-            offered = ", ".join(runtime_settings.policies) if runtime_settings else "none"
-            raise bad_request(f"policy: {str(policy)[:40]!r} is not among those of this server: {offered}")
+        if runtime_settings is None:
+            raise bad_request("policy: that of this server cannot be changed")
+        if not isinstance(policy, str):
+            raise bad_request(f"policy: a text is expected, not {shown(policy)}")
         if policy == runtime_settings.policy:
             return
         try:
             await runtime_settings.use(policy)
         except InputError as error:
-            raise bad_request(f"policy {policy}: {error}") from None
+            raise bad_request(f"policy {shown(policy)}: {error}") from None
         self._front.router.events.emit("setting", f"policy {policy}")
 
     def _workers_asked(self, document: dict[str, Any]) -> tuple[int, int] | None:

@@ -196,6 +196,7 @@ class Sources:
 
         ``artifacts``: also the models whose artifacts have changed. Raises as ``load`` does.
         """
+        self._require_latency()
         if self.policy != BY_DEMAND:
             from slotool.scheduling.batching import compile_apart
 
