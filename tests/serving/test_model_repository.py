@@ -291,7 +291,7 @@ def test_loading_needs_a_role_and_no_browser(folder: Path) -> None:
         ((), (), "no model is in this folder"),
         (("a.onnx",), ("--rules", "rules.json"), "--rules"),
         (("a.onnx", "a/1/m.onnx"), (), "'a'"),
-        (("a.onnx", "b.onnx"), ("--name", "c"), "--name"),
+        (("a.onnx", "b.onnx"), ("--name", "c"), "only a folder of one model takes --name; start without it, or leave"),
         (("a/1/m.onnx", "a/1/n.onnx"), (), "n.onnx"),
         (("a.onnx", "b/1/m.onnx", "b/1/n.onnx"), ("--check-config",), "b"),
     ],

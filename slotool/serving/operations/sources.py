@@ -14,7 +14,7 @@ from slotool.devices import CPU, FLOAT32, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.loading import file_bytes, require_unchanged
 from slotool.elastic.model import identities, version_name
-from slotool.errors import ArgumentError, ArtifactError, InputError
+from slotool.errors import ArtifactError, InputError
 from slotool.factories import source_file
 from slotool.machine import likeness, usable_memory
 from slotool.models.loading import is_code
@@ -427,8 +427,8 @@ def usual_name(path: Path) -> str:
 def sources_of(sources: Sources) -> Sources | CombinedSources:
     """Return ``sources`` with each folder of models replaced by its models.
 
-    The only model of a folder may be given a name. Raises ``InputError`` as ``read_repository``, and for two models of
-    one name; ``ArgumentError`` for names of several models.
+    The only model of a folder may be given a name. Raises ``InputError`` as ``read_repository``, for two models of one
+    name, and for names of several models.
     """
     if not any(map(is_repository, sources.artifacts)):
         return sources
@@ -452,8 +452,8 @@ def sources_of(sources: Sources) -> Sources | CombinedSources:
     if sources.names:
         if len(parts) > 1 or len(sources.names) > 1:
             counts = f"{counted(len(sources.names), 'name')} for {counted(len(parts), 'model')}"
-            raise ArgumentError(
-                "names", f"{counts}: a folder's only model takes a name, several have those of their files"
+            raise InputError(
+                f"{counts}: only a folder of one model takes --name; start without it, or leave one model in the folder"
             )
         parts = [replace(parts[0], names=sources.names)]
     return CombinedSources(tuple(parts), tuple(notes))
