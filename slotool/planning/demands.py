@@ -269,19 +269,28 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
     return arrivals
 
 
-def require_points(demands: Sequence[Demand]) -> None:
-    """Raise ``ArgumentError`` for a point of an artifact that a latency table lacks: it could not be served."""
+def require_served(demands: Sequence[Demand], *, with_data: bool) -> None:
+    """Raise ``ArgumentError`` for a point that a latency table lacks, as its artifact could not be served by policies.
+
+    ``with_data``: Raise ``DataError`` for data of which no requests can be made.
+    """
     from slotool.artifacts.bundle import MANIFEST
     from slotool.elastic import load_served
+    from slotool.elastic.queries import dataset_of
+    from slotool.planning.verified_plan import examples_sent
 
     for demand in demands:
         artifact = demand.files["artifact"]
         if not (artifact / MANIFEST).is_file():  # the server says what it is
             continue
-        points = load_served(str(artifact), mapped=True).points
-        for worker in demand.workers.values():
+        model = load_served(str(artifact), mapped=True)
+        if with_data:
+            with of_model(demand.name):
+                split = examples_sent(demand.outcomes, demand.data)
+                dataset_of(model, demand.data, needs_labels=False).examples(split)
+        for worker in demand.workers.values() if demand.tiers is None else ():
             profiled = {point.key for point, _ in worker.profile.samples_us}
-            if lacking := [point.key for point in points if point.key not in profiled]:
+            if lacking := [point.key for point in model.points if point.key not in profiled]:
                 raise ArgumentError(
                     "latency",
                     f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served "

@@ -20,7 +20,7 @@ from slotool.planning.demands import (
     demands_of,
     models_by_name,
     of_model,
-    require_points,
+    require_served,
 )
 from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath, loaded, name_of
@@ -187,8 +187,8 @@ def plan(
         entries, None if tiers is None else (rules, tiers), prices or {}, confidence, machine_cores, seed, reporter,
         quantile=quantile, devices=devices_of(device),
     )  # fmt: skip
-    if out is not None and tiers is None:
-        require_points(demands)
+    if out is not None and (tiers is None or verify_s is not None):
+        require_served(demands, with_data=verify_s is not None)
     if verify_s is not None:
         require_any_here(list(demands[0].workers.values()), reporter)
     planner = Planner(
