@@ -13,7 +13,7 @@ import msgspec
 
 from slotool.errors import ArgumentError, InputError
 from slotool.progress import Reporter
-from slotool.sources import as_list, loaded
+from slotool.sources import loaded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +60,7 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
 
     def require(self) -> None:
         """Raise ``ArgumentError`` for what is missing or contradicts itself."""
+        from slotool.scheduling.batching.registry import policies_named
         from slotool.tables import LatencyTable
 
         if not isinstance(self.latency, str | Path | LatencyTable | list | tuple) or not self.tables:
@@ -72,6 +73,7 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
             raise ArgumentError("rate", f"{self.rate:g} is not above 0")
         if isinstance(self.interference, bool):
             raise ArgumentError("interference", "a table or ratio is expected")
+        policies_named(self.policies or POLICIES)
 
     def require_files(self, rules: Any) -> None:
         """Raise ``ArgumentError`` for what is no file: a service file names all that it is made from."""
@@ -155,6 +157,7 @@ def demands_of(
     from slotool.planning.model_on_workers import Demand
     from slotool.planning.promise import Promise
     from slotool.planning.worker_types import Named, named_alike, worker_types
+    from slotool.scheduling.batching.registry import policies_named
     from slotool.tables import LatencyTable, OutcomeTable
 
     path, tiers = (None, None) if rules is None else rules
@@ -178,7 +181,7 @@ def demands_of(
             placement = _placement(entry, priced, machine_cores, conditions["quantile"], of, reporter)
         demands.append(
             Demand(
-                name, arrivals[name], promise, priced, list(dict.fromkeys(as_list(entry.policies or POLICIES))),
+                name, arrivals[name], promise, priced, policies_named(entry.policies or POLICIES),
                 outcomes, placement, tiers, {key: Path(str(file)) for key, file in files.items() if file is not None},
                 entry.data, () if entry.policies else SLOW_POLICIES if tiers is None else (),
             )

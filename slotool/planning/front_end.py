@@ -138,7 +138,7 @@ def _probed(log: RequestLog, profile: Profile) -> tuple[np.ndarray, np.ndarray, 
         raise InputError("the server answered none of the requests that were to say how long its front end takes")
     took_us = 1e6 * rows["compute_s"].to_numpy()
     outside_us = 1e6 * (rows["done_s"] - rows["intended_s"] - rows["queue_s"]).to_numpy() - took_us
-    grid = profile.grid
+    grid = profile.grid.whole
     places = {point.key: row for row, point in enumerate(grid.points)}
     at = np.array([places[key] for key in rows["point"]])
     medians_us = np.array([np.median(profile.samples_us[point, int(grid.sizes[0])]) for point in grid.points])[at]
@@ -156,7 +156,7 @@ def fastest_apart(profile: Profile) -> OperatingPoint | None:
 
 def probe_rate_per_s(pool: Pool) -> float:
     """Return the requests per second at which none waits for another."""
-    slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
+    slowest_us = float(pool.worker.profile.grid.whole.latency_us[:, 0].max())
     return min(MAX_PROBE_RATE_PER_S, PROBE_SHARE * pool.replicas * 1e6 / slowest_us)
 
 
@@ -172,6 +172,6 @@ def burst_times_s(deadline_s: float) -> np.ndarray:
 
 def busy_times_s(pool: Pool) -> np.ndarray:
     """Return the instants of requests that keep all workers busy, float64, ascending from 0."""
-    slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
+    slowest_us = float(pool.worker.profile.grid.whole.latency_us[:, 0].max())
     rate_per_s = min(MAX_BUSY_RATE_PER_S, pool.replicas * 1e6 / slowest_us)
     return np.arange(max(2.0, BUSY_S * rate_per_s)) / rate_per_s

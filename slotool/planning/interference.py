@@ -148,7 +148,7 @@ class Interference:
 
     def raised(self, profile: Profile, co_runners: int) -> Profile:
         """Return ``profile`` next to so many busy workers."""
-        grid, at = profile.grid, float(self.quantile)
+        grid, at = profile.grid.whole, float(self.quantile)
         latency_us = {
             (point, int(size)): float(grid.latency_us[row, column])
             * float(np.interp(at, QUANTILES, self.ratio(point, int(size), co_runners)))
@@ -157,7 +157,7 @@ class Interference:
         }
         space = ControlSpace(grid.points, latency_us, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
         samples_us = {cell: self.longer(*cell, alone, co_runners) for cell, alone in profile.samples_us.items()}
-        return Profile(profile.subject, ControlGrid(space, all_points=True), samples_us)
+        return Profile(profile.subject, ControlGrid(space), samples_us)
 
     def longer(self, point: OperatingPoint, batch_size: int, samples: np.ndarray, co_runners: int) -> np.ndarray:
         """Return ``samples`` of calls alone, each longer by the ratio at its own quantile."""

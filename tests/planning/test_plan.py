@@ -12,7 +12,15 @@ import pytest
 from scipy.stats import binomtest
 
 import slotool as api
-from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
+from slotool.errors import (
+    AlreadyExistsError,
+    ArgumentError,
+    DataError,
+    InputError,
+    PromiseBroken,
+    SlotoolWarning,
+    TableError,
+)
 from slotool.machine import usable_cores
 from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.model_on_workers import MAX_READ_PER_S, Demand
@@ -459,6 +467,34 @@ def test_a_device_that_is_not_here_is_said_before_anything_is_planned(tmp_path: 
             tmp_path / "gpu.parquet", outcomes=OUTCOMES, rate=100.0, deadline_ms=20, artifact=artifact,
             out=tmp_path / "s.toml", verify_s=1.0,
         )  # fmt: skip
+
+
+def test_data_that_cannot_be_sent_are_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("pixel,digit\n0,1\n1,0\n")
+    with pytest.raises(DataError, match="kind"):
+        api.plan(
+            LATENCY, outcomes=OUTCOMES, rate=100.0, deadline_ms=20, artifact=DATASETS.parent / "models" / "supernet",
+            out=tmp_path / "s.toml", verify_s=1.0, data=f"{tmp_path / 'data.csv'}:kind",
+        )  # fmt: skip
+    assert not (tmp_path / "s.toml").exists()
+
+
+@pytest.mark.parametrize("interference", [None, 1.2])
+def test_a_fixed_point_may_be_one_that_other_policies_do_not_choose(interference: float | None) -> None:
+    calls = {"small,width=1": (2e-3, 0.8), "slow,width=1": (5e-3, 0.7)}
+    rows = [
+        {"subject": "net", "point": f"version={name}", "batch_size": size, "accuracy": accuracy, "samples_s": [seconds]}
+        for name, (seconds, accuracy) in calls.items()
+        for size in (1, 4)
+    ]
+    with pytest.warns(SlotoolWarning, match="1 of 2 points: .*slow.* is neither more accurate nor faster"):
+        found = api.plan(
+            LatencyTable.of(rows), rate=300.0, deadline_ms=50, policies="fixed@version=slow,width=1",
+            interference=interference, machine_cores=None if interference is None else 4, progress=None,
+        )  # fmt: skip
+    assert found.holds
+    assert {row["policy"] for row in found.rows} == {"fixed@version=slow,width=1"}
+    assert found.rows[0]["accuracy"] == pytest.approx(0.7)
 
 
 def test_a_service_file_is_not_replaced(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from slotool.errors import InputError
 from slotool.scheduling import ControlSpace
-from slotool.scheduling.batching import ControlGrid
+from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import three_versions
 
@@ -44,7 +44,8 @@ def test_repairs_are_on_the_safe_side_and_said() -> None:
 def test_a_point_that_another_beats_is_left_out() -> None:
     slow_and_bad = grid({(A, n): 1_000.0 * n for n in (1, 2, 4)}, ACCURACIES)
     assert slow_and_bad.points == (B,)
-    assert "1 of 2 points left out" in slow_and_bad.remarks[0]
+    assert "1 of 2 points: k=0.5 is neither more accurate nor faster than k=1" in slow_and_bad.remarks[0]
+    assert make_policy("fixed@k=0.5", slow_and_bad, 1e4).points == (A,)
     alike = grid({(B, n): LATENCIES[A, n] for n in (1, 2, 4)}, {A: 0.8, B: 0.8})
     assert len(alike.points) == 1
 

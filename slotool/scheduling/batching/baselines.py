@@ -118,14 +118,15 @@ class MaxBatch(FirstFit):
 class FixedBatching(FirstFit):
     """Always ``point`` (default: the most accurate), the largest batch that meets the most urgent deadline.
 
-    Source: the Clipper baseline of superserve, §6.1. Raises ``InputError`` when the grid does not hold the point.
+    Source: the Clipper baseline of superserve, §6.1. Raises ``InputError`` when the grid has no such point.
     """
 
     name: ClassVar[str] = "fixed"
 
     def __init__(self, space: ControlSpace | ControlGrid, point: OperatingPoint | None = None):
         self._fixed = point
-        super().__init__(space)
+        grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
+        super().__init__(grid if point in (None, *grid.points) else grid.whole)
         self.points = (self.points[self._row],)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from slotool.errors import InputError
+from slotool.printable import name_list
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
@@ -28,8 +29,8 @@ class ControlGrid:
     ``points``: P of them. ``sizes``: int64 [B], ascending, beginning with 1 where that was profiled. ``accuracy``:
     float64 [P], ascending. ``latency_us``: float64 [P, B], never falling along B. ``remarks``: sentences on what was
     repaired, all of it on the safe side: a size not profiled counts as the next larger one that was; a latency below
-    that of a smaller batch is raised to it; points that another one beats in accuracy and in every latency are left
-    out, since no policy should ever choose them, unless ``all_points`` are wanted. ``unknown_accuracy``: the sentence
+    that of a smaller batch is raised to it; a point that another one beats in accuracy and in every latency is left
+    out, as no policy should choose it, unless ``all_points`` are wanted. ``unknown_accuracy``: the sentence
     for a single point without accuracy, which matters only where accuracies are shown or promised.
 
     Raises ``InputError`` for what cannot be repaired safely: no latency at all or none at the largest size, a latency
@@ -53,13 +54,21 @@ class ControlGrid:
         latency_us = self._risen(self._filled())
         accuracy = self._accuracies()
         by_accuracy = np.lexsort((-latency_us.sum(axis=1), accuracy)).tolist()
-        selected = by_accuracy if all_points else _pareto(latency_us, accuracy)
-        if left_out := len(accuracy) - len(selected):
-            whose = f"{left_out} of {len(accuracy)} points"
-            self.remarks.append(f"{whose} left out: others are as accurate and nowhere slower")
+        selected, better = (by_accuracy, {}) if all_points else _pareto(latency_us, accuracy)
+        if better:
+            pairs = (
+                f"{space.points[i]} is neither more accurate nor faster than {space.points[better[i]]}" for i in better
+            )
+            whose = f"policies but fixed@POINT choose among {len(selected)} of {len(accuracy)} points"
+            self.remarks.append(f"{whose}: {name_list(pairs, 8)}")
         self.points: tuple[OperatingPoint, ...] = tuple(space.points[i] for i in selected)
         self.accuracy = np.ascontiguousarray(accuracy[selected])
         self.latency_us = np.ascontiguousarray(latency_us[selected])
+
+    @cached_property
+    def whole(self) -> ControlGrid:
+        """Grid of all points, those too that policies do not choose."""
+        return ControlGrid(self.space, all_points=True)
 
     @cached_property
     def fastest_us(self) -> float:
@@ -137,7 +146,7 @@ class ControlGrid:
         if fallen[p, b] > MAX_REPAIRED:
             self.remarks.append(
                 f"{self.space.points[p]} is counted as {risen[p, b]:.4g} µs at batch size {self.sizes[b]}, whose own "
-                f"calls took {latency_us[p, b]:.4g} µs: those of a smaller batch were disturbed, since their median is "
+                f"calls took {latency_us[p, b]:.4g} µs: some of a smaller batch took longer, though their median is "
                 "as it should be; measure it again to serve more"
             )
         return risen
@@ -170,13 +179,16 @@ def _raised(latency_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return raised, 1.0 - latency_us / raised
 
 
-def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> list[int]:
-    """Return the rows that no other row beats, by ascending accuracy; of rows alike the first is kept."""
-    selected: list[int] = []
-    for i in np.lexsort((latency_us.sum(axis=1), -accuracy)):
-        if not (latency_us[selected] <= latency_us[i]).all(axis=1).any():
-            selected.append(int(i))
-    return selected[::-1]
+def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> tuple[list[int], dict[int, int]]:
+    """Return the rows that no other row beats, by ascending accuracy, and by each other row one that beats it."""
+    selected, better = list[int](), dict[int, int]()
+    for i in np.lexsort((latency_us.sum(axis=1), -accuracy)).tolist():
+        is_faster = (latency_us[selected] <= latency_us[i]).all(axis=1)
+        if is_faster.any():
+            better[i] = selected[int(is_faster.argmax())]
+        else:
+            selected.append(i)
+    return selected[::-1], better
 
 
 Tables = TypeVar("Tables")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 
 from slotool.compilation import from_cache_only
@@ -44,16 +45,22 @@ def compile_apart(name: str) -> None:
     with from_cache_only() as missing, suppress(Exception):  # an unusable policy is an error of who makes it
         compile_policy(name)
     if missing:
-        subprocess.run(module_command("slotool.scheduling.batching", name), stderr=subprocess.DEVNULL)
+        base = name.partition("@")[0]
+        subprocess.run(module_command("slotool.scheduling.batching", base), stderr=subprocess.DEVNULL)
 
 
-def policies_named(text: str) -> list[str]:
-    """Split a text at commas into policy names; ``fixed@depth=1,width=0.5`` is one name despite its comma."""
+def policies_named(policies: str | Sequence[str]) -> list[str]:
+    """Return policy names, of a text those between commas; ``fixed@depth=1,width=0.5`` is one name despite its comma.
+
+    Raises ``InputError`` as ``require_policy``.
+    """
     names: list[str] = []
-    for part in map(str.strip, text.split(",")):
+    for part in map(str.strip, policies.split(",")) if isinstance(policies, str) else policies:
         continues = names and names[-1].startswith(f"{FixedBatching.name}@") and "=" in part and "@" not in part
         names[-1:] = [f"{names[-1]},{part}"] if continues else [*names[-1:], part]
-    return names
+    for name in names:
+        require_policy(name)
+    return list(dict.fromkeys(names))
 
 
 def require_policy(name: str) -> None:
