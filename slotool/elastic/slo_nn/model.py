@@ -19,7 +19,6 @@ from slotool.elastic.slo_nn.activator import Activator, layer_input
 from slotool.elastic.slo_nn.calibration import ThresholdCalibration, min_share
 from slotool.elastic.slo_nn.confidence import ConfidenceTables
 from slotool.elastic.slo_nn.inputs import check_rows, dense_rows, not_finite, number, row_values, sparse_rows
-from slotool.elastic.slo_nn.kernels.layout import MIN_BATCH_FOR_PRODUCTS
 from slotool.elastic.slo_nn.mlp import MLP, Int8Weights
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
@@ -103,11 +102,10 @@ class SloNN(ElasticModel):
 
     def _all_at_once(self, flat: Any, out: np.ndarray) -> bool:
         """True if ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
-        if len(out) < MIN_BATCH_FOR_PRODUCTS:
-            return False
         from slotool.elastic.slo_nn.kernels import full_batch
 
-        return full_batch.logits(self.compiled, flat, out)
+        pays = len(out) >= full_batch.min_batch(self.mlp, not isinstance(flat, np.ndarray))
+        return pays and full_batch.logits(self.compiled, flat, out)
 
     def top(
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None

@@ -147,8 +147,7 @@ class CompiledSession:
         n = len(x) if dense else len(x.indptr) - 1
         labels, scores = np.empty((n, p), _LABELS), np.empty((n, p), _SCORES)
         try:
-            in_full = n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full
-            if in_full and full_batch.best_labels(self._compiled, x, labels, scores):
+            if n >= self._min_product and full_batch.best_labels(self._compiled, x, labels, scores):
                 return labels, scores
             if dense:
                 failed = single.rows_dense(x, labels, scores, self._handle, self._threshold)
@@ -165,10 +164,12 @@ class CompiledSession:
         return labels, scores
 
     @cached_property
-    def _all_in_full(self) -> bool:
-        """True if every query is answered from all nodes in float32, whatever it is."""
+    def _min_product(self) -> float:
+        """Batch size from which products pay; infinite unless all queries are answered from all nodes in float32."""
         surest = self.model.confidence.means.max(initial=-np.inf)
-        return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
+        in_full = self._at == len(self.model.shares)
+        in_full = in_full or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
+        return full_batch.min_batch(self.model.mlp, self.model.sparse) if in_full else np.inf
 
     def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
         name, width = self.model.name, self.model.mlp.layers[0].inputs

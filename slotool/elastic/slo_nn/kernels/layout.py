@@ -56,8 +56,6 @@ NONE, HASH, CLUSTERS, PROJECTED = range(4)
 MAX_ANSWERS = 128
 # Least number of best labels scored again in float32 after int8 weights.
 MIN_RESCORED = 2
-# Batch size from which one product per layer is faster than single queries at k = 100 %.
-MIN_BATCH_FOR_PRODUCTS = 16
 
 # Result of a query without an answer.
 NOT_FINITE, OUT_OF_RANGE, WRONG_LENGTH, TOO_MANY, OTHER_THREAD = -1, -2, -3, -4, -5
