@@ -33,7 +33,8 @@ class Lcao:
         if math.isnan(left_us):
             raise InputError("the deadline or the time already spent is not a number")
         if co_runners not in self._breakpoints:
-            self.profile.with_co_runners(co_runners)  # says what is known instead
+            known = ", ".join(map(str, sorted(self._breakpoints)))
+            raise InputError(f"latencies are known with {known} co-runners, not with {co_runners}")
         limits, points = self._breakpoints[co_runners]
         step = bisect_right(limits, left_us)
         return points[step - 1] if step else self._too_late(left_us, co_runners)
@@ -41,7 +42,7 @@ class Lcao:
     def _too_late(self, left_us: float, co_runners: int) -> CannotMeet:
         if left_us <= 0:
             return CannotMeet(DEADLINE_PASSED)
-        fastest_us = min(self.profile.with_co_runners(co_runners).values(), default=math.inf)
+        fastest_us = min(self.profile.planned_us[co_runners].values(), default=math.inf)
         given = f" with {co_runners} co-runner{'s' * (co_runners > 1)}" if co_runners else ""
         need = f"{fastest_us:.4g} µs are needed{given}"
         return CannotMeet(f"the deadline cannot be met: {need} and {left_us:.4g} µs are left")
@@ -50,7 +51,7 @@ class Lcao:
 def _breakpoints(profile: LatencyProfile, copies: int) -> tuple[list[float], list[OperatingPoint]]:
     """Times, ascending, and for each the greatest point that takes no longer: where noise puts a greater k before a
     lesser one, the lesser is left out."""
-    planned = profile.with_co_runners(copies)
+    planned = profile.planned_us[copies]
     limits: list[float] = []
     points: list[OperatingPoint] = []
     rank = {point: at for at, point in enumerate(profile.points)}

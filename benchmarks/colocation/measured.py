@@ -142,7 +142,7 @@ class _Run:
         """Return the uninterfered full network's p95."""
         alone, full = self.latency.where(co_runners=""), self.model.full
         profile = LatencyProfile.of_table(self.model.name, [full], alone, quantile=DEADLINE_QUANTILE)
-        return profile.with_co_runners(0)[full]
+        return profile.planned_us[0][full]
 
     def answer(self, co_runners: int, copies: BusyCopies) -> list[dict[str, Any]]:
         """Return the rows of an ``InterferenceTable``: all strategies, interleaved."""
@@ -173,5 +173,5 @@ class _Run:
 
 def _cheapest(model: ElasticModel, profile: LatencyProfile) -> OperatingPoint:
     """Return the first point, or the full one where that is faster."""
-    alone = profile.with_co_runners(0)
+    alone = profile.planned_us[0]
     return min((model.points[0], model.full), key=lambda point: alone.get(point, math.inf))

@@ -72,13 +72,6 @@ class LatencyProfile:
             mean[co_runners] = _means_us(points, rows_there)
         return cls(tuple(points), planned, mean)
 
-    def with_co_runners(self, count: int) -> Mapping[OperatingPoint, float]:
-        """Return T by point with so many co-runners. Raises ``InputError`` when that was not profiled."""
-        if count not in self.planned_us:
-            there_are = ", ".join(map(str, sorted(self.planned_us)))
-            raise InputError(f"latencies are known with {there_are} co-runners, not with {count}")
-        return self.planned_us[count]
-
 
 def _means_us(points: Sequence[OperatingPoint], table: LatencyTable) -> dict[OperatingPoint, float]:
     """Return mean µs by point; of several rows the slowest counts, as in the space."""
