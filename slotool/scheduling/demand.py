@@ -225,11 +225,8 @@ class FirstApplicable(Policy):
         return None
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
-        for policy in self._shedding:
-            query = policy.shed_candidate(now_us, queue)
-            if query is not None:
-                return query
-        return None
+        candidates = (policy.shed_candidate(now_us, queue) for policy in self._shedding)
+        return next((query for query in candidates if query is not None), None)
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         planned_us = 0.0
