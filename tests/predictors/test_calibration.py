@@ -17,7 +17,7 @@ from slotool.predictors.labels import join_labels
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.trained.calibration import Calibration, HeldOutKind, even_sample, held_out_kinds, hold_out_kinds
+from slotool.predictors.trained.calibration import Calibration, HeldOutKind, held_out_kinds, hold_out_kinds
 from slotool.predictors.training.one_setting import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
@@ -210,12 +210,6 @@ def test_no_network_is_of_two_kinds_and_no_kind_has_most_of_them() -> None:
     assert len(rows) == len(set(rows.tolist()))
     named = [replace(graph, kind=f"kind {i % 8}") for i, graph in enumerate(CNNS)]
     assert list(held_out_kinds(named)) == [f"kind kind {i}" for i in range(8)]
-
-
-def test_a_sample_has_as_many_of_a_rare_kind_as_of_a_common_one() -> None:
-    sample = even_sample(MLPS + CNNS[:20], 40)
-    assert len(set(sample.tolist())) == 40
-    assert sum(row >= len(MLPS) for row in sample.tolist()) >= 15, "the rare kind has as many as the common one"
 
 
 def test_held_out_kinds_err_more_than_networks_of_kinds_that_were_seen() -> None:

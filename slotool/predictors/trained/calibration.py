@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from scipy.special import stdtrit
 
 from slotool import strict_json
@@ -28,7 +27,6 @@ DEGREES = 4
 MIN_SCALE, MAX_SCALE = 1e-3, 20.0
 # Prior median of the seven numbers of a scale, and the deviation of their logarithms.
 START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2, 0.3, 0.2), 1.0
-CLUSTERS = 8
 # Kinds of fewer rows are not held out; those of more than this share are split, so that enough labels remain.
 MIN_ROWS, MAX_SHARE = 8, 0.2
 
@@ -115,7 +113,7 @@ def hold_out_kinds(
 ) -> list[HeldOutKind]:
     """Train a new predictor without each kind and score it on that kind; kinds it does not support are left out."""
     rng = np.random.default_rng(seed)
-    some = even_sample(graphs, MAX_NETWORKS, seed)
+    some = random_rows(len(graphs), MAX_NETWORKS, seed)
     graphs, latency_s = [graphs[i] for i in some], latency_s[some]
     held_out = []
     for name, rows in held_out_kinds(graphs, seed).items():
@@ -199,18 +197,12 @@ def held_out_kinds(graphs: Sequence[OperatorGraph], seed: int = 0) -> dict[str, 
     return {name: rows for name, rows in by_name.items() if len(rows) >= MIN_ROWS}
 
 
-def even_sample(graphs: Sequence[OperatorGraph], most: int, seed: int = 0) -> np.ndarray:
-    """Return up to ``most`` rows, sorted, with the same number from each cluster where possible."""
-    if len(graphs) <= most:
-        return np.arange(len(graphs))
-    labels, rng = _clusters(graphs, seed), np.random.default_rng(seed)
-    order = rng.permutation(len(graphs))
-    # The first of every cluster come first, then the second …
-    turn = pd.Series(order).groupby(labels[order]).cumcount().to_numpy()
-    return np.sort(order[np.argsort(turn, kind="stable")][:most])
+def random_rows(count: int, most: int, seed: int) -> np.ndarray:
+    """Return up to ``most`` of ``count`` rows, sorted."""
+    return np.sort(np.random.default_rng(seed).permutation(count)[:most])
 
 
-def _clusters(graphs: Sequence[OperatorGraph], seed: int, most: int = CLUSTERS) -> np.ndarray:
+def _clusters(graphs: Sequence[OperatorGraph], seed: int, most: int) -> np.ndarray:
     """Return cluster numbers, int64 [n], of up to ``most`` clusters of networks that spend their cost alike."""
     from sklearn.cluster import KMeans
 

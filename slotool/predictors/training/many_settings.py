@@ -19,7 +19,7 @@ from slotool.predictors.labels import MIN_LABELS_OF_SETTING, Setting, SettingsLa
 from slotool.predictors.settings.model import MAX_NETWORKS, SettingsModel
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor
-from slotool.predictors.trained.calibration import even_sample
+from slotool.predictors.trained.calibration import random_rows
 from slotool.predictors.trained.residuals import Residuals
 from slotool.printable import counted
 from slotool.progress import Quiet, Reporter, stepping
@@ -115,7 +115,7 @@ def train_settings(labelled: SettingsLabelled, seed: int = 0, reporter: Reporter
     left out; raises ``InputError`` if all are.
     """
     text = f"training on {counted(len(labelled.items), 'network')} in {counted(len(labelled.settings), 'setting')}"
-    some = even_sample(labelled.items, MAX_NETWORKS, seed)
+    some = random_rows(len(labelled.items), MAX_NETWORKS, seed)
     labelled = _with_enough_labels(
         replace(labelled, items=tuple(labelled.items[i] for i in some), latency_s=labelled.latency_s[some]), seed
     )
