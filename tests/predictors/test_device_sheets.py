@@ -46,7 +46,7 @@ def trained(networks: list[OperatorGraph]) -> Chosen:
     factor = np.exp(-shipped_sheets()["rtx4090"].speedups(shipped_sheets()["rtx3090"], "amp").mean())
     latency_s = np.column_stack([first_s, first_s * factor, 40 * first_s])
     run = train_settings(SettingsLabelled(tuple(networks), tuple(map(setting_of, KNOWN)), latency_s))
-    return Chosen(PredictorArtifact("few", run.trained, None, {}), "few", None, "few")
+    return Chosen(PredictorArtifact("few", run.trained, None, {}), "few", None)
 
 
 def test_every_shipped_sheet_names_its_document_and_is_plausible() -> None:

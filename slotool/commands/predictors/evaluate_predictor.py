@@ -142,7 +142,7 @@ def evaluate_predictor(
 
     written = None if out is None else Path(out)
     path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
-    chosen = Chosen(PredictorArtifact(path, loaded, None, {}), path, None, path).of_setting(
+    chosen = Chosen(PredictorArtifact(path, loaded, None, {}), path, None).of_setting(
         device=device, backend=backend, precision=precision, threads=threads, batch_size=batch_size
     )
     trained = chosen.opened.require_solo()

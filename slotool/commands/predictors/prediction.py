@@ -44,8 +44,8 @@ def advice_of(chosen: Chosen, trained: SettingPredictor[Any], elsewhere: bool, *
         return ["to measure operators of this machine instead, leave the predictor out"]
     return [
         "to learn this machine, measure ten networks here and adapt: "
-        f"slotool profile solo GRAPHS --for {quote(chosen.folder)} -o few.parquet; "
-        f"slotool adapt-predictor {quote(chosen.folder)} few.parquet --graphs GRAPHS -o here"
+        f"slotool profile solo GRAPHS --for {quote(chosen.opened.path)} -o few.parquet; "
+        f"slotool adapt-predictor {quote(chosen.opened.path)} few.parquet --graphs GRAPHS -o here"
     ]
 
 

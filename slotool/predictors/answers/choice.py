@@ -50,7 +50,7 @@ def chosen_predictor(
     facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
-        return Chosen(opened, str(predictor), None, str(predictor)), facts
+        return Chosen(opened, str(predictor), None), facts
     if not is_of_here(device) or precision not in (None, *PRECISIONS):
         if colocated:
             raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
@@ -82,10 +82,7 @@ def _shipped(name: str, why: str) -> Chosen:
     from slotool.artifacts.bundle import shipped_artifact
     from slotool.predictors.colocated.artifact import PredictorArtifact
 
-    folder = shipped_artifact(name).path
-    nearby = Path("models", name)
-    shown = nearby if nearby.is_dir() and nearby.samefile(folder) else folder
-    return Chosen(PredictorArtifact.load(str(folder)), name, why, str(shown))
+    return Chosen(PredictorArtifact.load(str(shipped_artifact(name).path)), name, why)
 
 
 def _default(networks: Networks, colocated: bool) -> tuple[str, str]:

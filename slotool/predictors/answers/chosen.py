@@ -30,7 +30,7 @@ NOT_HERE = "measured on another machine, or one that is only similar: an interva
 
 @dataclass(frozen=True)
 class Chosen:
-    """Predictor to use: ``path``, its name for the user, and ``folder``, its path for other commands.
+    """Predictor to use, and ``path``, its name for the user.
 
     ``why``: the reason for the choice where the user named no predictor.
     """
@@ -38,7 +38,6 @@ class Chosen:
     opened: PredictorArtifact
     path: str
     why: str | None
-    folder: str
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -174,7 +173,7 @@ def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> 
     options = [f"--{name.replace('_', '-')} {value}" for name, value in stated.items()]
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
-        f"slotool adapt-predictor {quote(one.folder)} few.parquet --graphs GRAPHS -o PREDICTOR"
+        f"slotool adapt-predictor {quote(one.opened.path)} few.parquet --graphs GRAPHS -o PREDICTOR"
     )
 
 

@@ -308,7 +308,7 @@ class MeasuredHere(Chosen):
         checks, checked = trained.predictor.checks, f"not checked by whole networks: {calibration(times)}"
         if checks.date:
             checked = f"checked by {checks.networks} networks on {checks.date}"
-        return cls(opened, opened.path, f"{why}; {checked}", "", precision)
+        return cls(opened, opened.path, f"{why}; {checked}", precision)
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> MeasuredHere:
         """Return the operators at the batch size among ``facts``, 1 by default."""
