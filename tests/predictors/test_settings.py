@@ -12,7 +12,7 @@ import slotool
 from benchmarks.refit import shipped
 from slotool.commands.predictors.predictor_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
-from slotool.graphs import OperatorGraph
+from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
 from slotool.predictors.features.network_features import (
@@ -156,6 +156,19 @@ def test_labels_that_are_not_chosen_play_no_part(run: SettingsRun) -> None:
     second = adapt_and_score(run.trained, LabelledSet(tuple(others), wrong_s, latency_s * 0, setting_of("n")), 10)
     assert second.chosen.tolist() == first.chosen.tolist()
     np.testing.assert_array_equal(first.adapted.predict(others).latency_s, second.adapted.predict(others).latency_s)
+
+
+def test_networks_of_equal_work_differ_by_their_depth() -> None:
+    graphs = []
+    for chained in (False, True):
+        builder = GraphBuilder("mlp")
+        first = builder.add("Dense", source := builder.add("InputLayer", shape=[8]), units=8)
+        builder.add("Add", [first, builder.add("Dense", first if chained else source, units=8)])
+        graphs.append(builder.graph())
+    apart = np.diff(network_features(graphs), axis=0)[0]
+    assert {name: change for name, change in zip(FEATURES, apart, strict=True) if change} == {
+        "log depth": pytest.approx(np.log(4 / 3))
+    }
 
 
 def test_quantised_networks_have_features_of_their_own(networks: list[OperatorGraph]) -> None:

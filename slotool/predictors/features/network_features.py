@@ -41,7 +41,7 @@ CATEGORIES = (*MATRIX, *_BY_NAME, "other")
 MIN_FLOPS_PER_VALUE = 12.0
 WORK = ("flops", "padded_flops", "moved_bytes", "weight_bytes", "output_bytes", "operators")
 FEATURES = (
-    *(f"log {name}" for name in (*WORK, "roofline", "value_bytes")),
+    *(f"log {name}" for name in (*WORK, "roofline", "value_bytes", "depth")),
     *(f"{what} {name}" for what in ("log calls", "cost share", "log byte share") for name in CATEGORIES),
 )
 # For each category: number of operators, their cost by the neutral roofline, and the bytes they move.
@@ -100,16 +100,25 @@ def _features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     counts, costs, bytes_moved = (by_category(numbers) for numbers in (np.ones(len(flops)), cost_s, moved))
     summed = (by_category(numbers).sum(axis=1) for numbers in (flops, padded, moved, weights, written))
     value_bytes = [graph.bytes_per_value for graph in graphs]
-    totals = np.column_stack([*summed, operators.sizes, costs.sum(axis=1), value_bytes])
+    totals = np.column_stack([*summed, operators.sizes, costs.sum(axis=1), value_bytes, _depths(operators)])
     totals[:, :3] = np.maximum(totals[:, :3], 1.0)
     shares = costs / totals[:, [FEATURES.index("log roofline")]]
     byte_shares = bytes_moved / totals[:, [WORK.index("moved_bytes")]]
     return np.hstack([np.log(np.maximum(totals, 1e-12)), np.log1p(counts), shares, np.log1p(100.0 * byte_shares)])
 
 
+def _depths(operators: OperatorArrays) -> np.ndarray:
+    """Return the number of operators on the longest path of each network, which parts networks of equal work."""
+    depths = [1] * len(operators.rows)
+    # Targets ascend, and inputs stand before the operators that take them.
+    for source, target in zip(*(ends.tolist() for ends in operators.edges), strict=True):
+        depths[target] = max(depths[target], depths[source] + 1)
+    return np.asarray(np.maximum.reduceat(depths, np.cumsum(operators.sizes) - operators.sizes))
+
+
 def amounts(features: np.ndarray) -> np.ndarray:
     """Convert ``network_features`` [n, ``FEATURES``] to ``AMOUNTS``, float64 ≥ 0 [n, amounts]."""
-    totals, by_category = np.split(features, [len(WORK) + 2], axis=1)
+    totals, by_category = np.split(features, [len(WORK) + 3], axis=1)
     totals, (counts, shares, byte_shares) = np.exp(totals), np.split(by_category, 3, axis=1)
     costs = shares * totals[:, [FEATURES.index("log roofline")]]
     moved = np.expm1(byte_shares) / 100 * totals[:, [WORK.index("moved_bytes")]]
