@@ -149,10 +149,6 @@ class Dispatcher:
         """Add an idle worker and return its number, that of a dead one if there is one."""
         return self.workers.adds(now_us)
 
-    def expects(self, worker: int, free_us: float) -> None:
-        """Set the instant at which ``worker`` becomes idle, instead of the planned one (``inf``: never)."""
-        self.workers.expects(worker, free_us)
-
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         """Return the expected time of a call by the policy, or else by earlier calls; 0 without any."""
         planned_us = self._call_policy("planned_us", float, 0.0, point, examples)

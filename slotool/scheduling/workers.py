@@ -108,10 +108,6 @@ class Workers:
         """Mark ``worker`` dead."""
         self.free_us[worker] = math.inf
 
-    def expects(self, worker: int, free_us: float) -> None:
-        """Set the instant at which ``worker`` becomes idle, instead of the planned one (``inf``: never)."""
-        self.free_us[worker] = free_us
-
     def adds(self, now_us: float, worker: int | None = None) -> int:
         """Add an idle worker and return its number: the given one, or that of a dead one."""
         if worker is not None and worker >= len(self.free_us):

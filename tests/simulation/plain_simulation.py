@@ -100,7 +100,7 @@ class _Loop:
         self._busy_share[worker], self._until_us[worker] = after_call(share, took_us, memory_us), done_us
         self._calls += 1
         death_us = float(self._scenario.death_us[batch.worker])
-        self._state.expects(batch.worker, done_us)
+        self._state.workers.free_us[batch.worker] = done_us
         self._done_us[batch.worker] = done_us
         self._busy_us += min(done_us, death_us) - now_us
         if death_us < done_us:

@@ -77,7 +77,7 @@ def plainly(
         row, size = GRID.index(batch.decision.point), len(batch.queries)
         done_us = now_us + taken[model].draw(row * len(GRID.sizes) + GRID.columns_for(size), calls[model])
         calls[model] += 1
-        workers.expects(batch.worker, done_us)
+        workers.free_us[batch.worker] = done_us
         busy[batch.worker] = done_us, model
         for query in batch.queries:
             mine = found[model]

@@ -144,19 +144,21 @@ def simulate(
     chosen = {name: make_policy(name, service.grid, deadline_ms * 1e3) for name in named}
     for remark in (*service.grid.remarks, *service.grid.unknown_accuracy):
         reporter.warn(remark)
-
-    def times_of(grid: ControlGrid) -> ServiceTimes:
-        return ServiceTimes.sampled(grid, service.samples_us, seed) if noise else ServiceTimes.planned(grid)
-
+    times = {
+        name: ServiceTimes.sampled(policy.grid, service.samples_us, seed)
+        if noise
+        else ServiceTimes.planned(policy.grid)
+        for name, policy in chosen.items()
+    }
     # A noisy call at a point that policies do not choose may be the fastest of all.
-    whole = max((policy.grid for policy in chosen.values()), key=lambda grid: len(grid.points))
+    widest = max(chosen, key=lambda name: len(chosen[name].grid.points))
     if optimum == "auto":
         optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
-    best, method = _best(whole, scenario, times_of(whole), optimum, reporter)
+    best, method = _best(chosen[widest].grid, scenario, times[widest], optimum, reporter)
     results = {}
     with reporter.progress(f"{len(scenario):,} queries, {counted(workers, 'worker')}", total=len(chosen)) as steps:
         for name, policy in chosen.items():
-            results[name] = run(policy, scenario, times_of(policy.grid))
+            results[name] = run(policy, scenario, times[name])
             steps.advance()
     figures = {name: outcome.summary() for name, outcome in results.items()}
     # Sums in another order differ in their last digits.
@@ -164,17 +166,10 @@ def simulate(
         {"policy": name, **row, "regret": max(0.0, best - row["effective_accuracy"])} for name, row in figures.items()
     ]
     facts = {
-        "subject": service.subject,
-        "device": device,
-        "points": len(service.grid.points),
-        "workers": workers,
-        "deadline_ms": deadline_ms,
-        "arrivals": name_of(arrivals),
-        "noise": noise,
-        "quantile": quantile,
-        "seed": seed,
+        "subject": service.subject, "device": device, "points": len(service.grid.points), "workers": workers,
+        "deadline_ms": deadline_ms, "arrivals": name_of(arrivals), "noise": noise, "quantile": quantile, "seed": seed,
         "best_by": method,
-    }
+    }  # fmt: skip
     if log is not None:
         QueryLog.of_results(results, facts).save(log)
     return Simulation(rows, best, facts, None if log is None else Path(log))

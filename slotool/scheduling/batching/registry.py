@@ -45,15 +45,12 @@ def compile_apart(name: str) -> None:
     with from_cache_only() as missing, suppress(Exception):  # an unusable policy is an error of who makes it
         compile_policy(name)
     if missing:
-        base = name.partition("@")[0]
-        subprocess.run(module_command("slotool.scheduling.batching", base), stderr=subprocess.DEVNULL)
+        command = module_command("slotool.scheduling.batching", name.partition("@")[0])
+        subprocess.run(command, stderr=subprocess.DEVNULL)
 
 
 def policies_named(policies: str | Sequence[str]) -> list[str]:
-    """Return policy names, of a text those between commas; ``fixed@depth=1,width=0.5`` is one name despite its comma.
-
-    Raises ``InputError`` as ``require_policy``.
-    """
+    """Return known policies, of a text those between commas; ``fixed@depth=1,width=0.5`` is one despite its comma."""
     names: list[str] = []
     for part in map(str.strip, policies.split(",")) if isinstance(policies, str) else policies:
         continues = names and names[-1].startswith(f"{FixedBatching.name}@") and "=" in part and "@" not in part

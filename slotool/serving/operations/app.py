@@ -112,10 +112,7 @@ class _Pages:
 
     def __init__(self, front: FrontEnd):
         self._front = front
-        self.routes = [
-            Route("/metrics", self.metrics),
-            Route("/openapi.json", self.openapi),
-        ]
+        self.routes = [Route("/metrics", self.metrics), Route("/openapi.json", self.openapi)]
 
     async def index(self, request: Request) -> Response:
         models = {
@@ -212,12 +209,6 @@ class Faults:
         except (msgspec.MsgspecError, InputError) as error:
             raise bad_request(f"fault: {error}") from None
         factor = f" by {fault.factor:g}" if fault.action == "slow" else ""
-        self._front.router.events.emit(
-            "fault",
-            f"{fault.action} worker {fault.worker}{factor} (process {process}), as a client asked",
-            worker=fault.worker,
-            action=fault.action,
-            factor=fault.factor,
-            lasts_s=fault.lasts_s,
-        )
+        sentence = f"{fault.action} worker {fault.worker}{factor} (process {process}), as a client asked"
+        self._front.router.events.emit("fault", sentence, **msgspec.structs.asdict(fault))
         return json_response({"process": process})

@@ -159,7 +159,6 @@ def ask_first_model(address: str, form: str) -> str:
         from slotool.workloads.client import grpc_channel
 
         return grpc_channel.first_model(address)
-
     return event_loop.run(first_model(address))
 
 

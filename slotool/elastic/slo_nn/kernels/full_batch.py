@@ -23,8 +23,7 @@ from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 CHUNK_BYTES = 32 << 20
 # Scores that are looked at together for whether any is among the best.
 AT_A_TIME = 64
-# Measured on networks of 21k to 16M weights: products are faster from so many multiplications on, the first layer of
-# sparse inputs not counted, which SciPy computes in 0.15 ms and more; and of fewer queries by little.
+# Multiplications, but SciPy's of sparse inputs, and queries from which products were measured to be faster.
 MIN_DENSE, MIN_SPARSE, MIN_QUERIES = 500_000, 64_000_000, 8
 
 
