@@ -35,6 +35,9 @@ class DeviceSheet:
         memory_gb_s: Peak bandwidth of its memory, GB/s.
         tflops: Peak dense TFLOP/s by number format.
         source: Documents that state the facts.
+        cache_mb: Last-level cache.
+        cores: Cores, compute units or streaming multiprocessors.
+        power_w: Power, W.
     """
 
     name: str
@@ -43,6 +46,9 @@ class DeviceSheet:
     memory_gb_s: float
     tflops: Mapping[str, float]
     source: str = ""
+    cache_mb: float | None = None
+    cores: int | None = None
+    power_w: float | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], where: str) -> Self:
