@@ -127,7 +127,8 @@ def adapt_predictor(
             "errors nor the interval include that; measure again on an idle machine, with --rounds 2 or more"
         )
     with reporter_of(progress).progress("adapting, also without each label in turn", total=1) as steps:
-        run = adapt_and_score(trained, labelled, samples, seed, advance=steps.advance)
+        run = adapt_and_score(trained, labelled, samples, seed)
+        steps.advance()
     if written is not None:
         config = {**source.config(), "base": str(base), "samples": samples, **source.rows}
         run.save(written, config=config, seed=seed, force=force)

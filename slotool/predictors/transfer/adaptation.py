@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -249,14 +249,11 @@ def adapt_and_score(
     labelled: LabelledSet[OperatorGraph],
     samples: int | None = None,
     seed: int = 0,
-    *,
-    advance: Callable[[], object] = lambda: None,
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all; the other labels only score.
 
     Labels far from all others (``odd_labels``) are set aside, and so is one of up to 30 that the others contradict
-    (``doubtful_label``). ``advance`` is called once the labels are fitted. Raises ``InputError`` if there
-    are too few labels, or ``samples`` leaves none to score.
+    (``doubtful_label``). Raises ``InputError`` if there are too few labels, or ``samples`` leaves none to score.
     """
     fresh = AdaptedPredictor.of(base, labelled.setting)
     networks, log_s = fresh.networks(labelled.items), fresh.log_before(labelled.items, labelled.latency_s)
@@ -283,7 +280,6 @@ def adapt_and_score(
         if label is not None:
             odd.append(replace(label, row=int(chosen[row])))
             chosen, (adapted, held_out) = np.delete(chosen, row), without[row]
-    advance()
     mape: dict[str, float] = {}
     coverage = None
     if len(others):
