@@ -30,7 +30,7 @@ class OperatorTerms:
 
     Distinct operators: ``kinds`` str [d], ``terms`` float64 [d, ``OPERATOR_TERMS``], ``features`` float64 [d,
     ``OPERATOR_FEATURES``]. Operators of networks: ``rows`` int64 [n], the distinct operator; ``owners`` int64 [n], the
-    graph; ``counts`` float64 [n], repetitions; ``operators`` int64 [n], the number in the graph. ``graphs``: how many.
+    graph; ``operators`` int64 [n], the number in the graph.
 
     An activation that is an attribute of a layer has a row too, with that layer's number.
     """
@@ -40,34 +40,25 @@ class OperatorTerms:
     features: np.ndarray
     rows: np.ndarray
     owners: np.ndarray
-    counts: np.ndarray
     operators: np.ndarray
-    graphs: int
 
     @classmethod
-    def of(cls, graphs: Sequence[OperatorGraph], *, merge: bool = True) -> OperatorTerms:
-        """Describe the operators of ``graphs``; ``merge``: equal ones of a graph become one row."""
+    def of(cls, graphs: Sequence[OperatorGraph]) -> OperatorTerms:
+        """Describe the operators of ``graphs``."""
         operators = OperatorArrays.of(graphs)
         numbers_of: dict[Row, int] = {}
         rows_of = [[numbers_of.setdefault(row, len(numbers_of)) for row in _rows(each)] for each in operators.distinct]
         rows = np.array(list(chain.from_iterable(map(rows_of.__getitem__, operators.rows.tolist()))), dtype=np.int64)
         at = np.repeat(np.arange(len(operators.rows)), operators.each([len(numbers) for numbers in rows_of]))
         owners, begins = operators.owners[at], np.cumsum(operators.sizes) - operators.sizes
-        first, counts = np.arange(len(rows)), np.ones(len(rows), dtype=np.int64)
-        if merge:
-            _, first, counts = np.unique(owners * len(numbers_of) + rows, return_index=True, return_counts=True)
-            order = np.argsort(first)
-            first, counts = first[order], counts[order]
         kinds, terms, features = zip(*numbers_of, strict=True) if numbers_of else ((), (), ())
         return cls(
             kinds=np.array(kinds, dtype=object),
             terms=np.array(terms, dtype=np.float64).reshape(-1, len(OPERATOR_TERMS)),
             features=np.array(features, dtype=np.float64).reshape(-1, len(OPERATOR_FEATURES)),
-            rows=rows[first],
-            owners=owners[first],
-            counts=counts.astype(np.float64),
-            operators=(at - begins[owners])[first],
-            graphs=len(graphs),
+            rows=rows,
+            owners=owners,
+            operators=at - begins[owners],
         )
 
 

@@ -56,11 +56,11 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         terms = OperatorTerms.of(graphs)
-        seconds = np.bincount(terms.owners, self._seconds(terms)[terms.rows] * terms.counts, len(graphs))
+        seconds = np.bincount(terms.owners, self._seconds(terms)[terms.rows], len(graphs))
         return np.asarray(seconds + NETWORK_S * np.exp(self._prices["network"][0]))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
-        terms = OperatorTerms.of([item], merge=False)
+        terms = OperatorTerms.of([item])
         return np.bincount(terms.operators, self._seconds(terms)[terms.rows], len(item.operators))
 
     def surrogate(self) -> Predictor[OperatorGraph]:
@@ -151,7 +151,7 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
     at, products = (torch.from_numpy(values) for values in shapes.rows(terms))
     features = torch.from_numpy(shapes.of(terms, at.numpy()))
     neutral = torch.from_numpy(_neutral_s(terms))
-    owners, counts, labels = (torch.from_numpy(values) for values in (terms.owners, terms.counts, log_s))
+    owners, labels = torch.from_numpy(terms.owners), torch.from_numpy(log_s)
     # Networks repeat operators: each distinct one is priced once.
     same = torch.from_numpy(terms.rows)
     rows = len(shapes.kinds) + 2
@@ -171,7 +171,7 @@ def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iter
         price = price + torch.nn.functional.pad(shape, (1, 0))
         constant = NETWORK_S * torch.exp(prices["network"]).expand(len(labels))
         seconds = (neutral * torch.exp(price)).sum(dim=1)
-        error = torch.log(constant.index_add(0, owners, seconds[same] * counts)) - labels
+        error = torch.log(constant.index_add(0, owners, seconds[same])) - labels
         loss = (torch.sqrt(1 + (error / DELTA) ** 2) - 1).sum()
         for name, values in prices.items():
             loss = loss + (values**2).sum() / (2 * deviations[name] ** 2)
