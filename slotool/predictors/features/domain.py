@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from scipy.spatial.distance import cdist
 
 from slotool import strict_json
@@ -232,14 +233,16 @@ class Domain:
 
     def wider(self, graphs: Sequence[OperatorGraph]) -> Domain:
         """Return the union of this domain with that of ``graphs``."""
-        other = Domain.of(graphs)
-        types = tuple(sorted({*self.types, *other.types}))
-        shares = np.vstack([_moved(domain.shares.T, domain.types, types).T for domain in (self, other)])
-        largest = np.maximum(*(_moved(domain.largest, domain.types, types) for domain in (self, other)))
+        both = (self, other := Domain.of(graphs))
+        # Types that one of them lacks have zeros there.
+        frames = [pd.DataFrame(domain.shares, columns=domain.types) for domain in both]
+        shares = pd.concat(frames).fillna(0.0).sort_index(axis=1)
+        largest = pd.concat([pd.DataFrame(domain.largest, domain.types) for domain in both]).groupby(level=0).max()
         low, high = zip(self.totals, other.totals, strict=True)
+        totals = np.stack([np.minimum(*low), np.maximum(*high)])
         forms = tuple(sorted({*self.forms, *other.forms}))
         inputs = tuple(sorted({*self.inputs, *other.inputs})) if self.inputs else ()
-        return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms, inputs, self.like)
+        return Domain(tuple(map(str, shares)), shares.to_numpy(), largest.to_numpy(), totals, forms, inputs, self.like)
 
     def _unseen_types(self, graph: OperatorGraph) -> tuple[str, ...]:
         return tuple(sorted({o.op for o in graph.operators if operator_type(o) not in self.types}))
@@ -326,10 +329,3 @@ def _spread_out(shares: np.ndarray) -> np.ndarray:
         chosen.append(int(np.argmax(away)))
         away = np.minimum(away, np.abs(shares - shares[chosen[-1]]).sum(axis=1))
     return np.array(chosen)
-
-
-def _moved(rows: np.ndarray, old: Sequence[str], new: Sequence[str]) -> np.ndarray:
-    """Reorder rows [old, …] to the types ``new``, with zeros for absent ones."""
-    moved = np.zeros((len(new), rows.shape[1]))
-    moved[[new.index(kind) for kind in old]] = rows
-    return moved
