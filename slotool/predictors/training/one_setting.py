@@ -36,16 +36,10 @@ DEPTHS = tuple(range(1, 21))
 def new_predictors(
     names: Sequence[str], depths: Sequence[int], *, colocated: bool = False, device: str = devices.CPU
 ) -> list[Predictor[Any]]:
-    """Return an untrained predictor of each name.
+    """Return an untrained predictor of each name, slotool's own or a plugin's.
 
-    Args:
-        names: Names of slotool's own predictors, or of plugins.
-        depths: Numbers of hidden layers that the DNN tries.
-        colocated: True for predictors of co-located latencies.
-        device: Device on which torch trains the DNN and the graph network.
-
-    Raises:
-        ArgumentError: A depth is below 1, or the device is not the CPU and neither of these two is among ``names``.
+    ``device`` trains the DNN, which tries numbers of hidden layers, ``depths``, and the graph network. Raises
+    ``ArgumentError`` for another device than the CPU if neither of the two is among ``names``.
     """
     from slotool.predictors.registry import predictor_class
     from slotool.predictors.solo.dnn import DnnPredictor

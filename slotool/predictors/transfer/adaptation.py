@@ -60,13 +60,7 @@ class HeldOut:
 
 
 def hold_out(networks: Networks, log_s: np.ndarray, folds: Sequence[np.ndarray]) -> HeldOut:
-    """Predict the labels of each fold from all others.
-
-    Args:
-        networks: Labelled networks.
-        log_s: Logarithm of their latencies, float64 [n].
-        folds: Rows that are held out together.
-    """
+    """Predict labels, ``log_s`` float64 [n], from all others; ``folds``: rows that are held out together."""
     errors = {name: np.empty(len(log_s)) for name in (AS_IS, FACTOR, THREE_TERM)}
     for rows in folds:
         others = np.setdiff1d(np.arange(len(log_s)), rows)
