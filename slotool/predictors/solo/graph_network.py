@@ -48,6 +48,8 @@ BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
 # Gradients are summed over parts of a batch of about so many operators, which stay in a core's cache.
 OPERATORS_AT_ONCE = 2000
+# Arrays of ``GraphScaling``.
+SCALING = ("mean", "deviation", "low", "high", "call_s", "prices")
 
 
 def roofline_terms(measures: np.ndarray) -> np.ndarray:
@@ -186,7 +188,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         return AdditivePredictor()
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        tensors = self._scaling.tensors()
+        tensors = {f"scaling.{name}": getattr(self._scaling, name) for name in SCALING}
         for i, network in enumerate(self._networks):
             tensors |= {f"networks.{i}.{name}": value.numpy() for name, value in network.state_dict().items()}
         document = {"types": list(self._scaling.types), "measures": list(MEASURES), "context": list(CONTEXT)}
@@ -197,7 +199,8 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         if document["measures"] != list(MEASURES) or document["context"] != list(CONTEXT):
             raise InputError("the graph predictor was trained with other measures than this slotool has")
         restored = cls(int(document["members"]), int(document["epochs"]))
-        restored._scaling = GraphScaling.from_tensors(tuple(strict_json.convert(document["types"], list[str])), tensors)
+        types = tuple(strict_json.convert(document["types"], list[str]))
+        restored._scaling = GraphScaling(types, *(tensors[f"scaling.{name}"] for name in SCALING))
         restored._networks = []
         for i in range(restored.members):
             prefix = f"networks.{i}."
@@ -274,14 +277,6 @@ class GraphScaling:
             neighbours=neighbours,
             starts=starts,
         )
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return {f"scaling.{name}": value for name, value in vars(self).items() if name != "types"}
-
-    @classmethod
-    def from_tensors(cls, types: tuple[str, ...], tensors: Tensors) -> Self:
-        names = ("mean", "deviation", "low", "high", "call_s", "prices")
-        return cls(types, **{name: tensors[f"scaling.{name}"] for name in names})
 
 
 class GraphNetwork(nn.Module):
