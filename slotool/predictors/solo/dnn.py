@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,6 @@ PATIENCE_TO_STOP = 40
 
 # Weight and bias of each layer.
 Layers = list[tuple[np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One network of the search and its dev MAE in seconds."""
-
-    weight_scale: str
-    depth: int
-    dev_mae_s: float
 
 
 class DnnPredictor(FlatRegressor[Asked]):
@@ -87,25 +78,25 @@ class DnnPredictor(FlatRegressor[Asked]):
         progress: Progress,
     ) -> FlatFeatures:
         self._unit_s = float(np.mean(np.abs(train.latency_s)))
-        trained: list[tuple[Candidate, FlatFeatures, Layers]] = []
+        # Dev MAE, features and layers of each network.
+        trained: list[tuple[float, FlatFeatures, Layers]] = []
 
         def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
             fitting, choosing = ((features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev))
             for depth in depths:
                 layers, dev_mae = _trained(fitting, choosing, depth, seed, self._device)
-                candidate = Candidate(features.weight_scale, depth, dev_mae * self._unit_s)
-                trained.append((candidate, features, layers))
-                progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")
+                trained.append((dev_mae, features, layers))
+                dev_mae_s = dev_mae * self._unit_s
+                progress(f"dnn: depth {depth} ({features.weight_scale}), dev MAE {dev_mae_s:.3g} s")
 
         middle = self.depths[len(self.depths) // 2]
         for scale in SCALES_TRIED:
             attempt(features_of(scale), [middle])
-        _, features, _ = min(trained, key=lambda one: one[0].dev_mae_s)
+        _, features, _ = min(trained, key=itemgetter(0))
         attempt(features, [depth for depth in self.depths if depth != middle])
-        best, features, layers = min(trained, key=lambda one: one[0].dev_mae_s)
-        if not math.isfinite(best.dev_mae_s):
+        dev_mae, features, layers = min(trained, key=itemgetter(0))
+        if not math.isfinite(dev_mae):
             raise RunError("no DNN of the search learnt anything: every training diverged")
-        self.search = [candidate for candidate, _, _ in trained if math.isfinite(candidate.dev_mae_s)]
         self._layers = [(torch.tensor(weight), torch.tensor(bias)) for weight, bias in layers]
         return features
 
@@ -120,13 +111,10 @@ class DnnPredictor(FlatRegressor[Asked]):
         tensors: dict[str, np.ndarray] = {}
         for i, (weight, bias) in enumerate(self._layers):
             tensors |= {f"layers.{i}.weight": weight.numpy(), f"layers.{i}.bias": bias.numpy()}
-        search = [vars(candidate) for candidate in self.search]
-        return tensors, {"unit_s": self._unit_s, "depth": self.depth, "search": search}
+        return tensors, {"unit_s": self._unit_s, "depth": self.depth}
 
     def _restore(self, tensors: Tensors, document: Document) -> None:
         self._unit_s = float(document["unit_s"])
-        self.search = [Candidate(**entry) for entry in document["search"]]
-        self.depths = tuple(sorted({candidate.depth for candidate in self.search}))
         self._layers = [
             (torch.from_numpy(tensors[f"layers.{i}.weight"]), torch.from_numpy(tensors[f"layers.{i}.bias"]))
             for i in range(int(document["depth"]) + 1)
