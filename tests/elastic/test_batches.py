@@ -16,15 +16,14 @@ from slotool.elastic.slo_nn.kernels import full_batch
 from slotool.errors import InputError
 from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
 from slotool.tables import FULL
-from tests.elastic.tiny_slo_nns import FEATURES, INPUTS, dense_model, examples, network, sparse_model
+from tests.elastic.tiny_slo_nns import FEATURES, INPUTS, dense_model, examples, sparse_model
 
 
 @pytest.fixture(scope="module", autouse=True)
 def products() -> Iterator[None]:
-    """Products for these tiny networks too."""
+    """Products of sparse inputs in small batches too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(full_batch, "MIN_DENSE", 0)
-        patch.setattr(full_batch, "MIN_SPARSE", 0)
+        patch.setattr(full_batch, "MIN_SPARSE", full_batch.MIN_DENSE)
         yield
 
 
@@ -32,7 +31,7 @@ def products() -> Iterator[None]:
 @given(
     sparse=st.booleans(),
     int8=st.booleans(),
-    n=st.integers(1, 2 * full_batch.MIN_QUERIES),
+    n=st.integers(1, 2 * full_batch.MIN_DENSE),
     p=st.integers(1, 5),
     chosen=st.one_of(st.integers(0, 2), st.floats(0.0, 0.3)),
     seed=st.integers(0, 2**16),
@@ -58,19 +57,19 @@ def test_a_batch_is_answered_as_its_queries_are(
 @pytest.mark.parametrize("sparse", [False, True])
 def test_logits_of_a_batch_are_those_of_its_queries(sparse: bool) -> None:
     model = sparse_model() if sparse else dense_model()
-    x = examples(sparse, 2 * full_batch.MIN_QUERIES, 0)
+    x = examples(sparse, 2 * full_batch.MIN_DENSE, 0)
     alone = np.concatenate([model.forward(x[row : row + 1], FULL) for row in range(x.shape[0])])
     np.testing.assert_allclose(model.forward(x, FULL), alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("point", [0, -1])
 def test_one_bad_query_of_a_batch_is_refused(point: int) -> None:
-    x = examples(False, 2 * full_batch.MIN_QUERIES, 0)
+    x = examples(False, 2 * full_batch.MIN_DENSE, 0)
     x[7, 3] = np.nan
     for way in (dense_model().top, dense_model().forward):
         with pytest.raises(InputError, match="NaN or infinite"):
             way(x, point=dense_model().points[point])
-    many = examples(True, 2 * full_batch.MIN_QUERIES, 0)
+    many = examples(True, 2 * full_batch.MIN_DENSE, 0)
     many.indices[5] = FEATURES
     with pytest.raises(InputError, match="has features 0 to 59, no others"):
         sparse_model().compiled_session(point=sparse_model().points[point]).many(many)
@@ -97,10 +96,3 @@ def test_a_profile_asks_for_batches_of_real_examples(monkeypatch: pytest.MonkeyP
     call = ElasticBackend("cpu").prepare(ModelAtPoint(model, model.points[0], "own"), 16)
     for start in (0, 16, 32, 0):
         np.testing.assert_array_equal(call(), found[start : start + 16])
-
-
-def test_products_are_for_batches_of_much_work() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(full_batch, "MIN_DENSE", 500_000)
-        sizes = [full_batch.min_batch(network(64, width, 10), sparse=False) for width in (112, 1_120, 11_200)]
-    assert sizes == [60, 8, 8]

@@ -104,8 +104,8 @@ class SloNN(ElasticModel):
         """True if ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
         from slotool.elastic.slo_nn.kernels import full_batch
 
-        pays = len(out) >= full_batch.min_batch(self.mlp, not isinstance(flat, np.ndarray))
-        return pays and full_batch.logits(self.compiled, flat, out)
+        pays_from = full_batch.MIN_DENSE if isinstance(flat, np.ndarray) else full_batch.MIN_SPARSE
+        return len(out) >= pays_from and full_batch.logits(self.compiled, flat, out)
 
     def top(
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None

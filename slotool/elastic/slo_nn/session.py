@@ -169,7 +169,8 @@ class CompiledSession:
         surest = self.model.confidence.means.max(initial=-np.inf)
         in_full = self._at == len(self.model.shares)
         in_full = in_full or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
-        return full_batch.min_batch(self.model.mlp, self.model.sparse) if in_full else np.inf
+        pays_from = full_batch.MIN_SPARSE if self.model.sparse else full_batch.MIN_DENSE
+        return pays_from if in_full else np.inf
 
     def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
         name, width = self.model.name, self.model.mlp.layers[0].inputs

@@ -17,20 +17,14 @@ from slotool.compilation import njit
 from slotool.elastic.slo_nn.inputs import is_sound
 from slotool.elastic.slo_nn.kernels.compiled import Compiled
 from slotool.elastic.slo_nn.kernels.int8 import FAST, insert
-from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.mlp import DenseLayer
 
 # Outputs held at a time.
 CHUNK_BYTES = 32 << 20
 # Scores that are looked at together for whether any is among the best.
 AT_A_TIME = 64
-# Multiplications, but SciPy's of sparse inputs, and queries from which products were measured to be faster.
-MIN_DENSE, MIN_SPARSE, MIN_QUERIES = 500_000, 64_000_000, 8
-
-
-def min_batch(mlp: MLP, sparse: bool) -> int:
-    """Return the batch size from which one product per layer is faster than one query after another."""
-    weights = sum(layer.weights.size for layer in mlp.layers[sparse:])
-    return max(MIN_QUERIES, (MIN_SPARSE if sparse else MIN_DENSE) // max(1, weights))
+# Batch sizes from which one product per layer is faster than one query after another.
+MIN_DENSE, MIN_SPARSE = 16, 64
 
 
 def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarray) -> bool:
