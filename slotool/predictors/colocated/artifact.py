@@ -84,38 +84,34 @@ class PredictorArtifact:
             )
         return self.colocated
 
-    def solo_latencies(self, graphs: Sequence[OperatorGraph]) -> list[SoloLatency]:
-        """Return measured solo latencies, else predicted ones. Raises ``InputError`` if neither is possible."""
-        unknown = [graph for graph in graphs if graph.id not in self.solo_s]
-        if unknown and self.solo is None:
-            name = unknown[0].name or unknown[0].id
-            raise InputError(
-                f"the solo latency of {name} is not known: it is none of the {len(self.solo_s)} networks measured, "
-                f"and {self.path} holds no predictor of solo latencies (train it with --solo PREDICTOR)"
-            )
-        answers = {id_: SoloLatency(latency_s) for id_, latency_s in self.solo_s.items()}
-        if unknown and self.solo is not None:
-            predictions = self.solo.predict(unknown)
-            # NaN where there is no interval; then co-located latencies from it have none either.
-            unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)
-            latencies = map(SoloLatency, predictions.latency_s.tolist(), unsure.tolist())
-            answers |= zip([graph.id for graph in unknown], latencies, strict=True)
-        return [answers[graph.id] for graph in graphs]
-
     def predict_colocated(
         self, subjects: Sequence[OperatorGraph], co_runners: Sequence[OperatorGraph]
     ) -> tuple[list[SoloLatency], list[Colocation], Predictions]:
         """Predict each of ``subjects`` with all ``co_runners``: solo latencies, co-locations, and latencies in them.
 
-        A predicted solo latency widens the interval. Raises ``InputError`` as ``solo_latencies`` does.
+        A predicted solo latency widens the interval. Raises ``InputError`` for one that can only be predicted, where
+        the artifact holds no predictor of solo latencies.
         """
-        trained, graphs = self.require_colocated(), [*subjects, *co_runners]
-        answers = self.solo_latencies(graphs)
-        solo_s = {graph.id: answer.latency_s for graph, answer in zip(graphs, answers, strict=True)}
+        trained = self.require_colocated()
+        solo = {id_: SoloLatency(latency_s) for id_, latency_s in self.solo_s.items()}
+        unknown = [graph for graph in (*subjects, *co_runners) if graph.id not in solo]
+        if unknown:
+            if self.solo is None:
+                raise InputError(
+                    f"the solo latency of {unknown[0].name or unknown[0].id} is not known: it is none of the "
+                    f"{len(solo)} networks measured, and {self.path} holds no predictor of solo latencies "
+                    "(train it with --solo PREDICTOR)"
+                )
+            predictions = self.solo.predict(unknown)
+            # NaN where there is no interval; then co-located latencies from it have none either.
+            unsure = np.maximum(0.5 * np.log(predictions.high_s / predictions.low_s), 1e-6)
+            latencies = map(SoloLatency, predictions.latency_s.tolist(), unsure.tolist())
+            solo |= zip([graph.id for graph in unknown], latencies, strict=True)
+        solo_s = {id_: latency.latency_s for id_, latency in solo.items()}
         oversubscription = trained.setting.oversubscription(1 + len(co_runners))
         colocations = [Colocation.of(subject, co_runners, solo_s, oversubscription) for subject in subjects]
-        answers = answers[: len(subjects)]
-        return answers, colocations, trained.predict(colocations, np.array([answer.unsure for answer in answers]))
+        alone = [solo[subject.id] for subject in subjects]
+        return alone, colocations, trained.predict(colocations, np.array([latency.unsure for latency in alone]))
 
 
 def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledSet[Colocation]) -> None:
