@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Generic, Self
 
@@ -15,7 +14,7 @@ from slotool import strict_json
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
-from slotool.machine import differences, machine_facts, machine_id
+from slotool.machine import machine_facts, machine_id
 from slotool.predictors.base import Asked, Examples
 from slotool.printable import counted
 from slotool.tables import FULL, LatencyTable
@@ -53,6 +52,14 @@ class Setting:
 
     def columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in SETTING_COLUMNS}
+
+    def differences(self, measured: Setting) -> list[str]:
+        """Describe the columns in which the setting of labels differs from this one."""
+        return [
+            f"{column.replace('_', ' ')} {getattr(measured, column)} instead of {getattr(self, column)}"
+            for column in SETTING_COLUMNS
+            if getattr(self, column) != getattr(measured, column)
+        ]
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -153,7 +160,7 @@ def join_labels(
         items=tuple(labelled),
         latency_s=latency_s,
         noise_s=np.array([label_noise_s(*of_label) for of_label in zip(samples_s, rounds, strict=True)]),
-        setting=only_setting(rows, facts=facts_in(table)),
+        setting=only_setting(rows),
         graphs_without_label=len(by_id) - len(labelled),
         labels_without_graph=subjects - len(labelled),
         unstable=sum(not part["stable"].astype(bool).any() for part in measured_parts) if "stable" in rows else 0,
@@ -199,20 +206,14 @@ def graphs_by_name(graphs: Iterable[OperatorGraph], measured: Iterable[str]) -> 
     return {name: next(iter(named.values())) for name, named in by_name.items()}
 
 
-def only_setting(
-    rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS, facts: Mapping[str, Mapping[str, Any]] | None = None
-) -> Setting:
-    """Return the setting of these rows.
-
-    Raises ``InputError`` when values of one of ``columns`` differ. ``facts``: facts of machines by id, for its words.
-    """
+def only_setting(rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS) -> Setting:
+    """Return the setting of these rows. Raises ``InputError`` when values of one of ``columns`` differ."""
     for column in columns:
         values = sorted(rows[column].unique().tolist())
         if len(values) > 1:
             shown = ", ".join(map(str, values))
-            differ = machines_in_words(values, facts or {}) if column == "machine" else ""
             raise InputError(
-                f"the latency table mixes {column.replace('_', ' ')} {shown}{differ}: a predictor learns one setting, "
+                f"the latency table mixes {column.replace('_', ' ')} {shown}: a predictor learns one setting, "
                 f"pick it with --{column.replace('_', '-')}, or train one of all with --model settings"
             )
     first = rows.iloc[0]
@@ -225,30 +226,6 @@ def only_setting(
         cpu=machine_facts()["cpu"] if first["machine"] == machine_id() else None,
         precision=str(first["precision"]),
     )
-
-
-def facts_in(table: LatencyTable) -> dict[str, dict[str, Any]]:
-    """Return facts of the machines that a table, or its parts, were measured on, and of this one, by machine id.
-
-    Machines whose facts were not recorded are absent.
-    """
-    sources = [table.provenance, *table.provenance.values()]
-    stated = [part["machine_facts"] for part in sources if isinstance(part, Mapping) and "machine_facts" in part]
-    by_machine = {}
-    for facts in stated:
-        with suppress(TypeError, ValueError, AttributeError):  # the provenance of a foreign table may hold anything
-            by_machine[machine_id(facts)] = dict(facts)
-    return {**by_machine, machine_id(): machine_facts()}
-
-
-def machines_in_words(machines: Sequence[Any], facts: Mapping[str, Mapping[str, Any]]) -> str:
-    """Describe differences between the first machine and the others, in brackets; empty if unknown."""
-    first, *others = machines
-    if first not in facts:
-        return ""
-    differing = [differences(facts[first], facts[other]) for other in others if other in facts]
-    words = "; ".join(", ".join(of_machine) for of_machine in differing if of_machine)
-    return f" ({words})" if words else ""
 
 
 def facts_of(setting: Setting) -> dict[str, Any] | None:

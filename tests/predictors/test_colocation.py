@@ -330,7 +330,7 @@ def test_wrong_questions_are_sentences(slotool, measured: Path, both: Path) -> N
     [
         (colocated_rows()[:1], "a co-runner's own solo latency is nowhere in the table"),
         (colocated_rows(COLOCATIONS[:40]), "too few labelled co-locations to split"),
-        (colocated_rows(machine="elsewhere"), "the solo predictor is for machine"),
+        (colocated_rows(machine="elsewhere"), "the co-located table has machine elsewhere instead of"),
         ([*colocated_rows(), *colocated_rows(placement="split")], "mixes placement shared, split"),
     ],
 )

@@ -138,7 +138,7 @@ def evaluate_predictor(
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
     from slotool.predictors.trained.artifact import TrainedPredictor
-    from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
+    from slotool.predictors.training.evaluation import evaluate_on, rows_to_pick
 
     written = None if out is None else Path(out)
     path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
@@ -154,7 +154,7 @@ def evaluate_predictor(
     remarks = source.remarks(labelled)
     if chosen.why:
         remarks.append(f"the setting scored is {chosen.why}")
-    if differing := differences(trained.setting, labelled.setting):
+    if differing := trained.setting.differences(labelled.setting):
         remarks.append(f"these labels are of another setting than the predictor's: {', '.join(differing)}")
     evaluation = evaluate_on(trained, labelled)
     if written is not None:

@@ -11,9 +11,8 @@ import numpy as np
 from slotool.artifacts import open_artifact
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.machine import machine_facts, machine_id
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, machines_in_words
+from slotool.predictors.labels import LabelledSet, Setting
 from slotool.predictors.trained.artifact import (
     COLOCATED,
     KIND,
@@ -116,12 +115,8 @@ class PredictorArtifact:
 
 def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledSet[Colocation]) -> None:
     """Raise ``InputError`` if the setting of a solo predictor is not that of co-located labels."""
-    for column in SETTING_COLUMNS:
-        learnt, measured = getattr(alone.setting, column), getattr(labelled.setting, column)
-        if learnt != measured:
-            facts = {machine_id(): machine_facts()} | ({str(learnt): alone.facts} if alone.facts else {})
-            differ = machines_in_words([learnt, measured], facts) if column == "machine" else ""
-            raise InputError(
-                f"the solo predictor is for {column.replace('_', ' ')} {learnt}, the co-located table for {measured}"
-                f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
-            )
+    if differing := alone.setting.differences(labelled.setting):
+        raise InputError(
+            f"the co-located table has {', '.join(differing)} of the solo predictor: they must be of one setting "
+            "(adapt-predictor takes a predictor to another one)"
+        )

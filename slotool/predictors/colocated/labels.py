@@ -16,7 +16,6 @@ from slotool.predictors.labels import (
     SETTING_COLUMNS,
     LabelledSet,
     Setting,
-    facts_in,
     graphs_by_name,
     label_noise_s,
     measured_rows,
@@ -68,7 +67,7 @@ def join_colocated(
             f"none of the {len(rows)} co-located rows can be learnt from: no graph has the id or name {absent[0]}"
             + (f" or {len(absent) - 1} others" if len(absent) > 1 else "")
         )
-    setting = _setting(complete, table)
+    setting = _setting(complete)
     medians = complete["solo_median_s"].groupby([row[0].id for row in complete["members"]], sort=False).median()
     solo_s = {str(id_): float(median) for id_, median in medians.items()}
     labels = list(_labels(complete, solo_s, setting))
@@ -85,10 +84,10 @@ def join_colocated(
     )
 
 
-def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
+def _setting(rows: pd.DataFrame) -> Setting:
     for column in ("placement", "affinity"):
         rows = rows if column in rows else rows.assign(**{column: ""})
-    setting = only_setting(rows, (*SETTING_COLUMNS, "placement"), facts_in(table))
+    setting = only_setting(rows, (*SETTING_COLUMNS, "placement"))
     cores = {len(str(text).split(",")) for text in rows["affinity"] if text}
     if len(cores) > 1:
         raise InputError(f"the latency table mixes numbers of cores: {', '.join(map(str, sorted(cores)))}")

@@ -61,12 +61,3 @@ def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
     """Return column values that select the rows of a setting from a table of several."""
     rows = measured_rows(table, {}, colocated=False)
     return {column: getattr(setting, column) for column in SETTING_COLUMNS if rows[column].nunique() > 1}
-
-
-def differences(learnt: Setting, measured: Setting) -> list[str]:
-    """Describe the columns in which a predictor's setting differs from that of the labels."""
-    return [
-        f"{column.replace('_', ' ')} {getattr(measured, column)} instead of {getattr(learnt, column)}"
-        for column in SETTING_COLUMNS
-        if getattr(learnt, column) != getattr(measured, column)
-    ]
