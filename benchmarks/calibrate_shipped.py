@@ -78,7 +78,7 @@ def calibrated(trained: TrainedPredictor, labelled: LabelledSet[Any], split: Row
         progress=lambda text: print(text, flush=True),
     )
     domain = Domain.of(labelled.take(split.train)[0]).with_like(labelled.take(split.dev[1::2])[0])
-    calibration = Calibration.of(held_out, "graph, one network, 30 epochs")
+    calibration = Calibration.of(held_out)
     return replace(trained, domain=domain, calibration=calibration)
 
 

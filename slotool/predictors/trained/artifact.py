@@ -250,7 +250,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
         networks = cast("Sequence[OperatorGraph]", graphs)
         make = cast("Callable[[], Predictor[OperatorGraph]]", self.predictor.surrogate)
         held_out = hold_out_kinds(make, networks, latency_s, seed, progress)
-        return replace(self, calibration=Calibration.of(held_out, make().name))
+        return replace(self, calibration=Calibration.of(held_out))
 
     def write(self, writer: ArtifactWriter, part: str = SOLO) -> None:
         """Write the predictor into a bundle as its ``part``."""
@@ -263,7 +263,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
             **({"package": package} if (package := registry.package_of(self.predictor.name)) else {}),
             "setting": self.setting.document(),
             "bounds": None if self.bounds is None else asdict(self.bounds),
-            "nominal_coverage": NOMINAL_COVERAGE,
             "residuals": None if self.residuals is None else self.residuals.document(),
             "domain": None if self.domain is None else self.domain.document(),
             "calibration": None if self.calibration is None else self.calibration.document(),

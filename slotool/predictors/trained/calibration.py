@@ -36,9 +36,7 @@ class Calibration:
     """Intervals of networks by ``Distance`` from the training networks.
 
     ``scale``: float64 [7], a and b₁ … b₆ of s² = a² + Σ bᵢ² · factorᵢ² (``Distance.factors``), fitted by maximum
-    likelihood to the errors on held-out kinds. ``residuals``: |log(measured ÷ predicted)| ÷ s. ``kinds``: name of each
-    held-out kind, its rows that may have an interval, and their root mean square log error. ``surrogate``: name of the
-    predictor that was trained without each, which may be a cheaper one.
+    likelihood to the errors on held-out kinds. ``residuals``: |log(measured ÷ predicted)| ÷ s.
 
     A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs 1 ÷ (K + 1),
     and the last share lies beyond them all (Lee, Barber and Willett 2023, hierarchical conformal prediction). With a
@@ -48,46 +46,31 @@ class Calibration:
 
     scale: np.ndarray
     residuals: Residuals
-    kinds: Sequence[Mapping[str, Any]]
-    surrogate: str
 
     def widths(self, distances: Sequence[Distance]) -> np.ndarray:
         """Return the scale s at each distance, float64 > 0 [n]."""
         return _scale(self.scale, _factors(distances))
 
     def document(self) -> dict[str, Any]:
-        return {
-            "scale": self.scale.tolist(),
-            "residuals": self.residuals.document(),
-            "kinds": list(self.kinds),
-            "surrogate": self.surrogate,
-        }
+        return {"scale": self.scale.tolist(), "residuals": self.residuals.document()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         scale = np.array(strict_json.convert(document["scale"], list[float]), dtype=np.float64)
         if len(scale) != len(START) or not np.all(np.isfinite(scale) & (scale > 0)):
             raise InputError(f"the scale of the predictor's intervals is not {len(START)} numbers greater than 0")
-        return cls(
-            scale,
-            Residuals.from_document(document["residuals"]),
-            strict_json.convert(document["kinds"], list[dict[str, Any]]),
-            strict_json.convert(document["surrogate"], str),
-        )
+        return cls(scale, Residuals.from_document(document["residuals"]))
 
     @classmethod
-    def of(cls, held_out: Sequence[HeldOutKind], surrogate: str) -> Self | None:
+    def of(cls, held_out: Sequence[HeldOutKind]) -> Self | None:
         """Calibrate on held-out kinds; None if fewer than two have a network near enough for an interval."""
         near = [kind for kind in map(HeldOutKind.near, held_out) if len(kind.residuals)]
         if len(near) < 2:
             return None
         scale = _fitted_scale(near)
         values = _grid([np.abs(kind.residuals) / _scale(scale, _factors(kind.distances)) for kind in near])
-        kinds = [
-            {"name": kind.name, "rows": len(kind.residuals), "rms_log_error": _rms(kind.residuals)} for kind in near
-        ]
         # The tail of two kinds has no end.
-        return cls(scale, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), kinds, surrogate)
+        return cls(scale, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True))
 
 
 @dataclass(frozen=True)
@@ -132,7 +115,7 @@ def hold_out_kinds(
         distances = Domain.of(train.items).distances(scored.items)
         held_out.append(HeldOutKind(name, np.log(scored.latency_s / predicted_s), distances))
         if progress:
-            progress(f"held out {name}: {_rms(held_out[-1].residuals):.0%} off in log")
+            progress(f"held out {name}: {np.sqrt(np.mean(held_out[-1].residuals ** 2)):.0%} off in log")
     return held_out
 
 
@@ -172,10 +155,6 @@ def _grid(scores: Sequence[np.ndarray]) -> np.ndarray:
     # Cumulated weights are rounded: a level that they reach may lie just above them.
     levels = np.minimum(levels * (k + 1) / k, 1.0) - 1e-9
     return np.asarray(np.quantile(np.concatenate(scores), levels, weights=weights, method="inverted_cdf"))
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(values**2)))
 
 
 def held_out_kinds(graphs: Sequence[OperatorGraph], seed: int = 0) -> dict[str, np.ndarray]:
