@@ -103,20 +103,13 @@ class Chosen:
         Raises ``ArgumentError`` where no device of its kind has labels.
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, matching
-        from slotool.predictors.settings.sheets import nearest_known, shipped_sheets
+        from slotool.predictors.settings.sheets import nearest_known
 
         others = {**facts, "device": None, "batch_size": None}
-        near = nearest_known(sheet, self.settings, matching(self.settings, **others))
-        solo = self.opened.solo
+        numbers, solo = matching(self.settings, **others), self.opened.solo
+        near = nearest_known(sheet, self.settings, numbers)
         if near is None or solo is None or not isinstance(solo.predictor, SettingsPredictor):
-            sheets = shipped_sheets()
-            peers = [each for each in self.settings if each.device in sheets and sheets[each.device].kind == sheet.kind]
-            for name, value in others.items():
-                if peers and not matching(peers, **{name: value}):
-                    known = ", ".join(dict.fromkeys(str(getattr(each, name)) for each in peers))
-                    problem = f"{sheet.name} is scaled from labels of other devices, none of {name} {value}"
-                    raise ArgumentError(name, f"{problem}; available: {known}")
-            raise _not_covered(self, **{**facts, "device": sheet.name})
+            raise _not_covered(self, **{**facts, "device": sheet.name if numbers else None})
         source = self.settings[near[0]]
         chosen = self.of_setting(scaling=True, **{**facts, "device": source.device, "backend": source.backend})
         trained = chosen.opened.require_solo()
