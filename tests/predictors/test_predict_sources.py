@@ -97,7 +97,6 @@ def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:
             "3 sha",
         ),
         (["--graph", "a.jsonl", "--backend", "tensorflow"], "no backend 'tensorflow'"),
-        (["--graph", "a.jsonl", "--backend", "tensorflow"], "keras runs TensorFlow"),
         (
             ["--graph", "a.jsonl", "--backend", "torch", "--co-runners", "VGG16"],
             "ships co-located latencies of keras, not torch",

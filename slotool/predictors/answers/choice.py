@@ -46,6 +46,7 @@ def chosen_predictor(
     """
     from slotool.devices import PRECISIONS
     from slotool.predictors.colocated.artifact import PredictorArtifact
+    from slotool.profiling.backends import backend_class
 
     facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
     if predictor is not None:
@@ -56,7 +57,10 @@ def chosen_predictor(
             raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
         return _shipped(DEVICES, "it holds the published devices"), facts
     selected, why = (backend, "as --backend says") if backend else _default(networks, colocated)
-    _require_backend(selected)
+    try:
+        backend_class(selected)
+    except InputError as error:
+        raise ArgumentError("backend", str(error)) from error
     if not colocated:
         from slotool.predictors.answers.measured_here import MeasuredHere
 
@@ -65,17 +69,6 @@ def chosen_predictor(
     if selected not in COLOCATED:
         raise ArgumentError("backend", f"slotool ships co-located latencies of {', '.join(COLOCATED)}, not {selected}")
     return _shipped(COLOCATED[selected], why), {name: facts[name] for name in ("precision", "threads")}
-
-
-def _require_backend(name: str) -> None:
-    """Raise ``ArgumentError`` for a backend that neither slotool nor a plugin has."""
-    from slotool.profiling.backends import backend_class
-
-    try:
-        backend_class(name)
-    except InputError as error:
-        runs = "; keras runs TensorFlow" if name.lower() in ("tensorflow", "tf") else ""
-        raise ArgumentError("backend", f"{error}{runs}") from error
 
 
 def _shipped(name: str, why: str) -> Chosen:
