@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import compress
 from typing import Any, Self
 
 import numpy as np
@@ -119,38 +118,32 @@ class OperatorSum(Estimator[OperatorGraph]):
         return self._calls[graph.id]
 
     def times_of(self, graph: OperatorGraph) -> list[OperatorTime | None]:
-        """Return the measured time of each call, None for operators without a call, or without a time."""
-        return [None if call is None else self.times.times.get(call.key) for call in self.calls(graph)]
+        """Return the time of each call, of no ``network`` where it is estimated; None for operators without a call."""
+        measured = self.times.times
+        return [call and (measured.get(call.key) or self._estimated(call)) for call in self.calls(graph)]
 
-    def seconds(self, graph: OperatorGraph) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of each call, float64 [calls], and True for estimated ones, bool [calls]."""
-        calls, times = self.calls(graph), self.times_of(graph)
-        estimated = [call is not None and time is None for call, time in zip(calls, times, strict=True)]
-        seconds = [
-            time.seconds if time is not None else 0.0 if call is None else self._estimated_s(call)
-            for call, time in zip(calls, times, strict=True)
-        ]
-        return np.array(seconds), np.array(estimated, dtype=bool)
-
-    def _estimated_s(self, call: OperatorCall) -> float:
+    def _estimated(self, call: OperatorCall) -> OperatorTime:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
         if call.op not in self._fits:
             every = [*self.times.times.values()]
             same_type = [time for time in every if time.op == call.op]
             self._fits[call.op] = _fitted(same_type if len(same_type) > 2 else every)
-        return float(self._fits[call.op] @ (1.0, call.flops, call.bytes))
+        seconds = float(self._fits[call.op] @ (1.0, call.flops, call.bytes))
+        return OperatorTime(seconds, 0.0, False, call.op, call.flops, call.bytes, network="")
 
-    def total_s(self, graph: OperatorGraph, seconds: np.ndarray) -> float:
-        """Return the latency: the ``seconds`` of its calls, and those of a call of such a network beyond them."""
-        time = self.times.times.get(network_call(graph, self.batch_size).key)
-        return max(1e-9, float(seconds.sum()) + (0.0 if time is None else time.seconds))
+    def total_s(self, graph: OperatorGraph) -> float:
+        """Return the latency: the seconds of its calls, and those of a call of such a network beyond them."""
+        beyond = self.times.times.get(network_call(graph, self.batch_size).key)
+        return max(1e-9, sum(time.seconds for time in (*self.times_of(graph), beyond) if time is not None))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return np.array([self.total_s(graph, self.seconds(graph)[0]) for graph in graphs])
+        return np.array(list(map(self.total_s, graphs)))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
-        seconds = self.seconds(item)[0]
-        return seconds if len(seconds) == len(item.operators) else None
+        times = self.times_of(item)
+        if len(times) != len(item.operators):
+            return None
+        return np.array([0.0 if time is None else time.seconds for time in times])
 
 
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
@@ -243,29 +236,28 @@ class MeasuredPredictor(SettingPredictor[OperatorGraph]):
         latency_s, spread, why, shares = [], [], [], []
         outside: list[str | None] = []
         for graph in graphs:
-            seconds, estimated = self.predictor.seconds(graph)
-            times, total = self.predictor.times_of(graph), self.predictor.total_s(graph, seconds)
-            share = float(seconds[estimated].sum()) / total
-            is_disturbed = [time is not None and time.disturbed for time in times]
-            is_elsewhere = [time is not None and time.network != graph.id for time in times]
-            disturbed = float(seconds[np.array(is_disturbed, dtype=bool)].sum()) / total
-            elsewhere = float(seconds[np.array(is_elsewhere, dtype=bool)].sum()) / total
-            spreads = np.array([0.0 if time is None else time.spread for time in times])
-            noise = float(np.linalg.norm(seconds * spreads)) / total
-            doubts = [high, processes, ESTIMATED * share, noise, DISTURBED * disturbed, elsewhere * high_elsewhere]
+            times, total = list(filter(None, self.predictor.times_of(graph))), self.predictor.total_s(graph)
+            estimated = [time for time in times if not time.network]
+            disturbed = [time for time in times if time.disturbed]
+            elsewhere = [time for time in times if time.network not in ("", graph.id)]
+            share, disturbed_share, elsewhere_share = (
+                sum(time.seconds for time in part) / total for part in (estimated, disturbed, elsewhere)
+            )
+            noise = float(np.linalg.norm([time.seconds * time.spread for time in times])) / total
+            of_shares = [ESTIMATED * share, DISTURBED * disturbed_share, high_elsewhere * elsewhere_share]
             latency_s.append(total)
             shares.append(share)
-            spread.append(float(np.linalg.norm(doubts)) / high)
-            why.append(checks.no_interval(total, elsewhere, command))
+            spread.append(float(np.linalg.norm([high, processes, noise, *of_shares])) / high)
+            why.append(checks.no_interval(total, elsewhere_share, command))
             reasons = []
-            if estimated.any():
-                types = sorted({call.op for call in compress(self.predictor.calls(graph), estimated) if call})
+            if estimated:
+                types = sorted({time.op for time in estimated})
                 sentence = f"{share:.0%} of the latency is estimated, as it was not measured"
                 reasons.append(f"{sentence}: {', '.join(types[:6])}")
             if graph.id in failures:
                 reasons.append(f"it could not be timed: {failures[graph.id]}")
-            if disturbed > MAX_DISTURBED:
-                reasons.append(f"{disturbed:.0%} of the latency was measured while other processes ran")
+            if disturbed_share > MAX_DISTURBED:
+                reasons.append(f"{disturbed_share:.0%} of the latency was measured while other processes ran")
             outside.append("; ".join(reasons) or None)
         latency, width = np.array(latency_s), np.array(spread)
         valid = np.where([reason is None for reason in why], 1.0, np.nan)
