@@ -114,12 +114,6 @@ class Registry(Generic[_Loaded]):
         plugins = f", and of plugins {', '.join(self.plugins)}" if self.plugins else ""
         return f"{sentence}{plugins}{did_you_mean(name, [*names, *self.plugins])}"
 
-    def package_of(self, name: str) -> str | None:
-        """Return package and version that ``name`` comes from, for manifests; None for a built-in."""
-        if name in self.built_in:
-            return None
-        return next((f"{each.package} {each.version}" for each in installed(self.group) if each.name == name), None)
-
     def problem(self, plugin: Plugin) -> str | None:
         """Import a plugin and return the reason why it cannot be used, or None."""
         if plugin.name in self.built_in:

@@ -20,7 +20,6 @@ from slotool.errors import ArgumentError, InputError
 from slotool.models.loading import load
 from slotool.plugins import Registry
 from slotool.predictors.registry import predictor_class
-from slotool.predictors.registry import registry as predictors
 from slotool.rules import RuleSet
 from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.edf import Query
@@ -312,8 +311,6 @@ def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: 
     assert sentence.endswith("; install the package that has it")
     install("acme", PREDICTOR, "predictors acme = acme:Acme")
     assert predictor_class("acme").name == "acme"
-    assert predictors.package_of("acme") == "acme 1.0"
-    assert predictors.package_of("linear") is None
     sentence = refusal(lambda: predictor_class("acme", colocated=True))
     assert sentence == "'acme' predicts solo latencies, not co-located ones"
     assert "no ranker 'os:system'" in refusal(lambda: ranker_class("os:system"))

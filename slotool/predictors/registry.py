@@ -8,7 +8,6 @@ from typing import Any
 from slotool.errors import ArtifactError
 from slotool.plugins import Registry
 from slotool.predictors.base import COLOCATED, FROM_OTHERS, SOLO, Predictor
-from slotool.printable import printable
 
 # Module and name of each class, imported at first use, and its ``fitted_to``.
 PREDICTORS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -32,12 +31,12 @@ def names_of(*fitted_to: str) -> list[str]:
     return [name for name, (_, accepted) in PREDICTORS.items() if set(fitted_to) & set(accepted)]
 
 
-def predictor_class(name: str, *, colocated: bool = False, package: str | None = None) -> type[Predictor[Any]]:
+def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any]]:
     """Return the class of a predictor of solo, or of co-located, latencies.
 
-    A name that is not slotool's own is that of a plugin, which is loaded by its entry point only. ``package``: the
-    package that provided it when the artifact was written, if known. Raises ``ArtifactError`` for an unknown name, or a
-    predictor of the other kind of latencies; ``PluginError`` for a plugin that cannot be loaded.
+    A name that is not slotool's own is that of a plugin, which is loaded by its entry point only. Raises
+    ``ArtifactError`` for an unknown name, or a predictor of the other kind of latencies; ``PluginError`` for a plugin
+    that cannot be loaded.
     """
     fitted_to = (COLOCATED,) if colocated else (SOLO, FROM_OTHERS)
     names = names_of(*fitted_to)
@@ -52,5 +51,5 @@ def predictor_class(name: str, *, colocated: bool = False, package: str | None =
             raise ArtifactError(f"{name!r} predicts {kinds} latencies, not {fitted_to[0]} ones")
         return plugin
     choices = ", ".join([*names, *registry.plugins])
-    missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
+    missing = "" if name in PREDICTORS else "; install the package that has it"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {choices}{missing}")

@@ -18,7 +18,7 @@ from slotool.predictors.base import Asked, Estimator, Predictor
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.features.domain import Distance, Domain
 from slotool.predictors.labels import LabelledSet, Setting, facts_of
-from slotool.predictors.registry import predictor_class, registry
+from slotool.predictors.registry import predictor_class
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.bounds import Bounds
@@ -260,7 +260,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
         document = {
             "version": DOCUMENT_VERSION,
             "name": self.predictor.name,
-            **({"package": package} if (package := registry.package_of(self.predictor.name)) else {}),
             "setting": self.setting.document(),
             "bounds": None if self.bounds is None else asdict(self.bounds),
             "residuals": None if self.residuals is None else self.residuals.document(),
@@ -297,8 +296,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
                 f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}; "
                 "train it again with train-predictor"
             )
-        package = _maybe(lambda text: strict_json.convert(text, str), document.get("package"))
-        kind = predictor_class(document["name"], colocated=part == COLOCATED, package=package)
+        kind = predictor_class(document["name"], colocated=part == COLOCATED)
         tensors = artifact.weights(f"{part}.safetensors")
         return cls(
             predictor=kind.from_state(tensors, document["state"]),
