@@ -48,7 +48,7 @@ def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, 
 
 
 def _new_pairs(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[RowSplit]:
-    names = ["+".join(sorted(colocations[i].member_ids)) for i in pairs]
+    names = ["+".join(sorted(graph.id for graph in colocations[i].members)) for i in pairs]
     different = np.random.default_rng(seed).permutation(sorted(set(names)))
     if len(different) < FOLDS:
         raise InputError(f"{len(different)} pairs are too few to leave some out in turn")
@@ -59,10 +59,11 @@ def _new_pairs(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) 
 
 def _new_networks(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[RowSplit]:
     networks = sorted({colocations[i].subject.id for i in pairs})
+    members = [[graph.id for graph in colocation.members] for colocation in colocations]
     splits = []
     for network in networks:
         test = np.array([i for i in pairs if colocations[i].subject.id == network])
-        others = np.array([i for i in pairs if network not in colocations[i].member_ids], dtype=np.int64)
+        others = np.array([i for i in pairs if network not in members[i]], dtype=np.int64)
         splits.append(_learnt_from(others, test, seed))
     return splits
 

@@ -54,10 +54,6 @@ class Colocation:
     def kind(self) -> str:
         return SIZES.get(len(self), f"{len(self)} co-located")
 
-    @property
-    def member_ids(self) -> frozenset[str]:
-        return frozenset(graph.id for graph in self.members)
-
 
 def members_of(item: OperatorGraph | Colocation) -> tuple[OperatorGraph, ...]:
     return item.members if isinstance(item, Colocation) else (item,)
