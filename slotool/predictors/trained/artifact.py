@@ -281,33 +281,28 @@ class TrainedPredictor(SettingPredictor[Asked]):
         if f"{part}.json" not in artifact.manifest["files"]:
             noun = "solo latencies" if part == SOLO else "co-located latencies"
             raise ArtifactError(f"{artifact.path} holds no predictor of {noun}")
-        what = f"a {part} predictor that slotool wrote"
         with (
-            strict_json.assembling(artifact.path, what, error=ArtifactError),
+            strict_json.assembling(artifact.path, f"a {part} predictor that slotool wrote", error=ArtifactError),
             np.errstate(over="raise", invalid="raise", divide="raise"),
         ):
-            return cls._assembled(artifact, part)
-
-    @classmethod
-    def _assembled(cls, artifact: Artifact, part: str) -> TrainedPredictor[Any]:
-        document = strict_json.convert(artifact.json(f"{part}.json"), dict[str, Any])
-        if (version := document.get("version")) != DOCUMENT_VERSION:
-            raise ArtifactError(
-                f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}; "
-                "train it again with train-predictor"
+            document = strict_json.convert(artifact.json(f"{part}.json"), dict[str, Any])
+            if (version := document.get("version")) != DOCUMENT_VERSION:
+                raise ArtifactError(
+                    f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}; "
+                    "train it again with train-predictor"
+                )
+            tensors = artifact.weights(f"{part}.safetensors")
+            predictor = predictor_class(document["name"], colocated=part == COLOCATED)
+            return cls(
+                predictor=predictor.from_state(tensors, document["state"]),
+                bounds=_maybe(Bounds.from_document, document["bounds"]),
+                residuals=_maybe(Residuals.from_document, document["residuals"]),
+                setting=Setting.from_document(document["setting"]),
+                dev_mae_s=float(document["dev_mae_s"]),
+                domain=_maybe(lambda stored: Domain.from_state(stored, tensors), document["domain"]),
+                calibration=_maybe(Calibration.from_document, document.get("calibration")),
+                facts=strict_json.convert(document.get("machine_facts"), dict[str, Any] | None),
             )
-        kind = predictor_class(document["name"], colocated=part == COLOCATED)
-        tensors = artifact.weights(f"{part}.safetensors")
-        return cls(
-            predictor=kind.from_state(tensors, document["state"]),
-            bounds=_maybe(Bounds.from_document, document["bounds"]),
-            residuals=_maybe(Residuals.from_document, document["residuals"]),
-            setting=Setting.from_document(document["setting"]),
-            dev_mae_s=float(document["dev_mae_s"]),
-            domain=_maybe(lambda stored: Domain.from_state(stored, tensors), document["domain"]),
-            calibration=_maybe(Calibration.from_document, document.get("calibration")),
-            facts=_maybe(lambda stored: strict_json.convert(stored, dict[str, Any]), document.get("machine_facts")),
-        )
 
 
 def _maybe(read: Callable[[Any], Any], document: Any) -> Any:
