@@ -118,6 +118,7 @@ def test_dnn_beats_linear_on_a_nonlinear_made_up_label() -> None:
     assert dnn < 0.8 * linear
 
 
+@pytest.mark.usefixtures("few_epochs")
 def test_dnn_keeps_the_depth_of_lowest_dev_error_and_searches_each_as_alone() -> None:
     truth, dev = synthetic_latency_s(GRAPHS), PARTS[1]
 

@@ -152,30 +152,31 @@ def torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize(
-    ("damaged", "sentence"),
-    [
-        ("slo-nn-outcomes.parquet", "not a readable Parquet file"),
-        ("load/requests.parquet", "not a readable Parquet file"),
-        ("predictor/predictions.parquet", "is not what was written"),
-        ("rules.json", "not a JSON file"),
-        ("plan.json", "not a JSON file"),
-    ],
-)
-def test_damage_is_a_sentence(slotool: Any, run_folder: Path, tmp_path: Path, damaged: str, sentence: str) -> None:
-    torn(run_folder / damaged)
+def test_damage_is_a_sentence(slotool: Any, run_folder: Path, tmp_path: Path) -> None:
+    sentences = {
+        "slo-nn-outcomes.parquet": "not a readable Parquet file",
+        "load/requests.parquet": "not a readable Parquet file",
+        "predictor/predictions.parquet": "is not what was written",
+        "rules.json": "not a JSON file",
+        "plan.json": "not a JSON file",
+    }
+    for damaged in sentences:
+        torn(run_folder / damaged)
     run = slotool("report", run_folder, "-o", tmp_path / "all.html", "--json")
     assert run.exit_code == 0
-    (warning,) = [line for line in run.stderr.splitlines() if line.startswith("warning: ")]
-    assert damaged.removesuffix("/predictions.parquet") in warning
-    assert sentence in warning
-    assert "damaged" in run.document["not_drawn"].values()
-    run = slotool("report", run_folder / damaged.removesuffix("/predictions.parquet"), "-o", tmp_path / "r.html")
-    assert run.exit_code == 2
-    assert sentence in run.stderr
-    assert Path(damaged).parts[0] in run.stderr
-    assert not (tmp_path / "r.html").exists()
-    assert not (tmp_path / "r_plots").exists()
+    warnings = [line for line in run.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == len(sentences)
+    assert list(run.document["not_drawn"].values()).count("damaged") == len(sentences)
+    for damaged, sentence in sentences.items():
+        name = damaged.removesuffix("/predictions.parquet")
+        (warning,) = [line for line in warnings if name in line]
+        assert sentence in warning
+        run = slotool("report", run_folder / name, "-o", tmp_path / "r.html")
+        assert run.exit_code == 2
+        assert sentence in run.stderr
+        assert Path(damaged).parts[0] in run.stderr
+        assert not (tmp_path / "r.html").exists()
+        assert not (tmp_path / "r_plots").exists()
 
 
 def test_nothing_to_draw_is_a_sentence(slotool: Any, tmp_path: Path) -> None:
