@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,16 +12,15 @@ import numpy as np
 from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.base import Asked, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation, members_of
 
-# Scales of weight counts: small networks differ by ratios, big ones by differences.
-WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "counts": lambda weights: weights,
-    "sqrt": np.sqrt,
-}
+# Scales of weight counts. Earlier versions trained on square roots, too, and such predictors still load.
+COUNTS, ROOTS = "counts", "sqrt"
 # Directions in which networks differ less than this share of the most count as none.
 MIN_DIRECTION = 1e-6
+# Features, float64 [n, columns], and the latency beyond the solo latency, of either sign, float64 seconds [n].
+Rows = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,14 @@ class FlatFeatures:
     places: tuple[Standardization, ...]
 
     @classmethod
-    def fit(cls, encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], weight_scale: str) -> Self:
+    def fit(cls, encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation]) -> Self:
         places = []
         most = max(len(members_of(item)) for item in items)
         for at in range(most):
-            rows, row_of_item = _encoded_members(encoding, items, at, weight_scale)
+            rows, row_of_item = _encoded_members(encoding, items, at, COUNTS)
             counts = np.bincount(row_of_item, minlength=len(rows))
             places.append(Standardization.fit(rows, counts, directions=most > 1))
-        return cls(encoding, weight_scale, tuple(places))
+        return cls(encoding, COUNTS, tuple(places))
 
     def matrix(self, items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
         """Return features, float64 [n, Σ widths].
@@ -124,25 +123,21 @@ class FlatRegressor(Predictor[Asked]):
     of the training set are raised to it. Source: inference-latency-prediction, 4.1 and 4.2.
     """
 
-    _features: FlatFeatures
-    _floor_s: float
+    fitted_to = (SOLO, COLOCATED)
 
     def fit(
         self, train: Examples[Asked], dev: Examples[Asked], *, seed: int = 0, progress: Progress | None = None
     ) -> None:
         train.require("training")
         dev.require("dev")
-        # The target: latency beyond the solo latency, of either sign.
-        beyond = Examples(train.items, train.latency_s - _known_s(train.items))
-        beyond_dev = Examples(dev.items, dev.latency_s - _known_s(dev.items))
-        self._floor_s = float(np.min(beyond.latency_s))
         members = {graph.id: graph for item in [*train.items, *dev.items] for graph in members_of(item)}
         encoding = FlatEncoding.fit(list(members.values()))
-
-        def features_of(weight_scale: str) -> FlatFeatures:
-            return FlatFeatures.fit(encoding, train.items, weight_scale)
-
-        self._features = self._learn(features_of, beyond, beyond_dev, seed, progress or (lambda _: None))
+        self._features = FlatFeatures.fit(encoding, train.items)
+        fitting, choosing = (
+            (self._features.matrix(part.items), part.latency_s - _known_s(part.items)) for part in (train, dev)
+        )
+        self._floor_s = float(np.min(fitting[1]))
+        self._learn(fitting, choosing, seed, progress or (lambda _: None))
 
     def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         if not graphs:
@@ -166,18 +161,8 @@ class FlatRegressor(Predictor[Asked]):
         return predictor
 
     @abstractmethod
-    def _learn(
-        self,
-        features_of: Callable[[str], FlatFeatures],
-        train: Examples[Asked],
-        dev: Examples[Asked],
-        seed: int,
-        progress: Progress,
-    ) -> FlatFeatures:
-        """Learn from ``train`` and return the features that ``_answer`` expects.
-
-        ``features_of``: makes features with one of ``WEIGHT_SCALES``, fitted to the training set.
-        """
+    def _learn(self, train: Rows, dev: Rows, seed: int, progress: Progress) -> None:
+        """Learn from ``train``; ``dev`` is for choices."""
 
     @abstractmethod
     def _answer(self, x: np.ndarray) -> np.ndarray:
@@ -185,7 +170,7 @@ class FlatRegressor(Predictor[Asked]):
 
     @abstractmethod
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the result of ``_learn`` without the features, as tensors and JSON."""
+        """Return the result of ``_learn``, as tensors and JSON."""
 
     @abstractmethod
     def _restore(self, tensors: Tensors, document: Document) -> None:
@@ -210,7 +195,7 @@ def _encoded_members(
     rows = np.zeros((len(distinct), encoding.width), dtype=np.float32)
     present = [i for i, members in enumerate(distinct.values()) if members]
     rows[present] = encoding.transform([members[0] for members in distinct.values() if members])
-    columns = encoding.weight_columns
-    rows[:, columns] = WEIGHT_SCALES[weight_scale](rows[:, columns])
+    if weight_scale == ROOTS:
+        rows[:, encoding.weight_columns] = np.sqrt(rows[:, encoding.weight_columns])
     position = {id_: i for i, id_ in enumerate(distinct)}
     return rows, np.array([position[id_] for id_ in ids])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,12 @@ from torch import Tensor, nn
 from slotool import devices
 from slotool.errors import InputError, RunError
 from slotool.llvm import without_late_triton
-from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
+from slotool.predictors.base import Asked, Document, Predictor, Progress, Tensors
+from slotool.predictors.features.flat import FlatRegressor, Rows
 from slotool.predictors.solo.graph_network import one_thread
 
 HIDDEN_UNITS = 100
 DEPTHS = tuple(range(1, 21))
-# Dev MAE over mean, three splits each: 500 MLPs, counts 0.12, sqrt 0.14, log1p 0.46; 250 CNNs 0.13, 0.14, 0.34; 600 of
-# both 0.60, 0.33, 0.55.
-SCALES_TRIED = ("counts", "sqrt")
 LEARNING_RATE = 5e-3
 MAX_BATCH = 128
 STEPS_PER_EPOCH = 8
@@ -32,23 +28,21 @@ PATIENCE_TO_SLOW = 12
 PATIENCE_TO_STOP = 40
 
 # Weight and bias of each layer.
-Layers = list[tuple[np.ndarray, np.ndarray]]
+Layers = list[tuple[Tensor, Tensor]]
 
 
 class DnnPredictor(FlatRegressor[Asked]):
     """Fully connected ReLU network, ``depth`` hidden layers of 100 units, trained on the MAE in seconds.
 
-    The middle one of ``depths`` decides the scale of weight counts (plain, or their square root). Then every depth is
-    trained by Adam, with learning rate and early stopping by the dev MAE, and the network of lowest dev MAE is kept.
-    The seed of a depth depends on ``seed`` and the depth only. Predictions are at least the least training label.
-    Training runs on ``device``, prediction on the CPU.
+    Every one of ``depths`` is trained by Adam, with learning rate and early stopping by the dev MAE, and the network of
+    lowest dev MAE is kept. The seed of a depth depends on ``seed`` and the depth only. Predictions are at least the
+    least training label. Training runs on ``device``, prediction on the CPU.
 
     Source: inference-latency-prediction, 4.1 and 4.2, which state neither the scaling of inputs nor a stopping rule.
     Raises ``InputError`` for a depth below 1 or an unusable device, ``RunError`` when every training diverged.
     """
 
     name = "dnn"
-    fitted_to = (SOLO, COLOCATED)
 
     def __init__(self, depths: Sequence[int] = DEPTHS, *, device: str = devices.CPU):
         if not depths or min(depths) < 1:
@@ -62,43 +56,24 @@ class DnnPredictor(FlatRegressor[Asked]):
 
     @property
     def fit_steps(self) -> int:
-        return len(self.depths) + len(SCALES_TRIED) - 1
+        return len(self.depths)
 
     @property
     def depth(self) -> int:
         """Number of hidden layers of the chosen network."""
         return len(self._layers) - 1
 
-    def _learn(
-        self,
-        features_of: Callable[[str], FlatFeatures],
-        train: Examples[Asked],
-        dev: Examples[Asked],
-        seed: int,
-        progress: Progress,
-    ) -> FlatFeatures:
-        self._unit_s = float(np.mean(np.abs(train.latency_s)))
-        # Dev MAE, features and layers of each network.
-        trained: list[tuple[float, FlatFeatures, Layers]] = []
-
-        def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
-            fitting, choosing = ((features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev))
-            for depth in depths:
-                layers, dev_mae = _trained(fitting, choosing, depth, seed, self._device)
-                trained.append((dev_mae, features, layers))
-                dev_mae_s = dev_mae * self._unit_s
-                progress(f"dnn: depth {depth} ({features.weight_scale}), dev MAE {dev_mae_s:.3g} s")
-
-        middle = self.depths[len(self.depths) // 2]
-        for scale in SCALES_TRIED:
-            attempt(features_of(scale), [middle])
-        _, features, _ = min(trained, key=itemgetter(0))
-        attempt(features, [depth for depth in self.depths if depth != middle])
-        dev_mae, features, layers = min(trained, key=itemgetter(0))
-        if not math.isfinite(dev_mae):
+    def _learn(self, train: Rows, dev: Rows, seed: int, progress: Progress) -> None:
+        self._unit_s = float(np.mean(np.abs(train[1])))
+        best = math.inf
+        for depth in self.depths:
+            parts = ((x, y_s / self._unit_s) for x, y_s in (train, dev))
+            layers, dev_mae = _trained(*parts, depth, seed, self._device)
+            progress(f"dnn: depth {depth}, dev MAE {dev_mae * self._unit_s:.3g} s")
+            if dev_mae < best:
+                best, self._layers = dev_mae, layers
+        if not math.isfinite(best):
             raise RunError("no DNN of the search learnt anything: every training diverged")
-        self._layers = [(torch.tensor(weight), torch.tensor(bias)) for weight, bias in layers]
-        return features
 
     def _answer(self, x: np.ndarray) -> np.ndarray:
         value = torch.from_numpy(x.astype(np.float32))
@@ -122,9 +97,7 @@ class DnnPredictor(FlatRegressor[Asked]):
 
 
 @without_late_triton()
-def _trained(
-    train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], depth: int, seed: int, device: str
-) -> tuple[Layers, float]:
+def _trained(train: Rows, dev: Rows, depth: int, seed: int, device: str) -> tuple[Layers, float]:
     """Train one network of the search; return its layers at the lowest dev MAE, and that MAE."""
     (x, y), (dev_x, dev_y) = (
         [torch.from_numpy(array.astype(np.float32)).to(devices.torch_device(device)) for array in part]
@@ -153,7 +126,7 @@ def _trained(
                 break
         network.load_state_dict(best_state)
     linears = [layer for layer in network if isinstance(layer, nn.Linear)]
-    return [(each.weight.detach().cpu().numpy(), each.bias.detach().cpu().numpy()) for each in linears], best
+    return [(each.weight.detach().cpu(), each.bias.detach().cpu()) for each in linears], best
 
 
 def _network(x: Tensor, depth: int, seed: int) -> nn.Sequential:

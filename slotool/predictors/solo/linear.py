@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Progress, Tensors
-from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
+from slotool.predictors.base import Asked, Document, Progress, Tensors
+from slotool.predictors.features.flat import FlatRegressor, Rows
 
 # Smaller singular values, relative to the largest, count as 0: one-hot columns of a node sum to one, so columns always
 # depend on each other.
@@ -23,23 +22,13 @@ class LinearPredictor(FlatRegressor[Asked]):
     """
 
     name = "linear"
-    fitted_to = (SOLO, COLOCATED)
 
-    def _learn(
-        self,
-        features_of: Callable[[str], FlatFeatures],
-        train: Examples[Asked],
-        dev: Examples[Asked],
-        seed: int,
-        progress: Progress,
-    ) -> FlatFeatures:
-        features = features_of("counts")
+    def _learn(self, train: Rows, dev: Rows, seed: int, progress: Progress) -> None:
+        x, latency_s = train
         # Every feature has mean 0 in training, so the intercept is the mean label.
-        self._intercept_s = float(np.mean(train.latency_s))
-        x, y = features.matrix(train.items), train.latency_s - self._intercept_s
-        self._coefficients = np.linalg.lstsq(x, y, rcond=RANK_TOLERANCE)[0]
+        self._intercept_s = float(np.mean(latency_s))
+        self._coefficients = np.linalg.lstsq(x, latency_s - self._intercept_s, rcond=RANK_TOLERANCE)[0]
         progress("linear: least squares")
-        return features
 
     def _answer(self, x: np.ndarray) -> np.ndarray:
         predicted_s: np.ndarray = x @ self._coefficients + self._intercept_s
