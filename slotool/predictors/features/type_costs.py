@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -78,15 +79,15 @@ class OperatorRows:
         )
 
     @cached_property
-    def terms_s(self) -> dict[str, np.ndarray]:
-        """Seconds of each of ``COST_TERMS`` on the neutral roofline, without the function, float64 [n] each."""
-        terms = (SECONDS_PER_CALL * self.calls, self.flops / FLOPS_PER_SECOND, self.moved / BYTES_PER_SECOND)
-        return dict(zip(COST_TERMS, terms, strict=True))
+    def terms_s(self) -> np.ndarray:
+        """Seconds of ``COST_TERMS`` on the neutral roofline, without the function, float64 [n, 3]."""
+        rates = (SECONDS_PER_CALL * self.calls, self.flops / FLOPS_PER_SECOND, self.moved / BYTES_PER_SECOND)
+        return np.column_stack(rates)
 
     @cached_property
     def cost_s(self) -> np.ndarray:
         """Sum of ``terms_s``, float64 seconds > 0 [n]."""
-        return np.asarray(self.terms_s[CALLS] + self.terms_s[FLOPS] + self.terms_s[BYTES])
+        return np.asarray(self.terms_s.sum(axis=1))
 
     def summed(self, numbers: np.ndarray) -> np.ndarray:
         """Return the sum over the operators of each graph, float64 [g]."""
@@ -121,15 +122,10 @@ class TypeCosts:
     @classmethod
     def _of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
         rows = OperatorRows.of(graphs)
-        terms = {
-            BYTES: rows.by_type(rows.terms_s[BYTES]) + rows.of_functions(),
-            CALLS: rows.by_type(rows.terms_s[CALLS]),
-            FLOPS: rows.by_type(rows.terms_s[FLOPS]),
-        }
-        order = np.argsort(np.array(rows.types, dtype=object), kind="stable")
-        columns = [(term, rows.types[i]) for term in terms for i in order.tolist()]
-        seconds = np.hstack([by_type[:, order] for by_type in terms.values()])
-        used = np.flatnonzero(seconds.any(axis=0)).tolist()
+        calls, flops, moved = (rows.by_type(seconds) for seconds in rows.terms_s.T)
+        seconds = np.hstack([calls, flops, moved + rows.of_functions()])
+        columns = list(product(COST_TERMS, rows.types))
+        used = sorted(np.flatnonzero(seconds.any(axis=0)).tolist(), key=columns.__getitem__)
         return cls(tuple(columns[i] for i in used), np.ascontiguousarray(seconds[:, used]))
 
     @property

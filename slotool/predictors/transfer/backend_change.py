@@ -15,7 +15,7 @@ import numpy as np
 from slotool import strict_json
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Document
-from slotool.predictors.features.type_costs import COST_TERMS, OperatorRows, Prices, TypeCosts, price_of
+from slotool.predictors.features.type_costs import OperatorRows, Prices, TypeCosts, price_of
 from slotool.predictors.labels import Setting
 
 # Log prices of calls, FLOPs and bytes, in tenths; under "" those of other types, and of types within a tenth.
@@ -88,11 +88,10 @@ class BackendChange:
     def operator_times(self, graph: OperatorGraph) -> np.ndarray:
         """Return time after ÷ before of each operator, float64 > 0 [operators]."""
         rows = OperatorRows.of([graph])
-        terms_s = np.column_stack([rows.terms_s[term] for term in COST_TERMS])
 
         def priced_s(prices: Mapping[str, Prices]) -> np.ndarray:
             log_prices = np.array([price_of(kind, prices) for kind in rows.types])[rows.kinds]
-            return np.asarray(np.sum(terms_s * np.exp(log_prices), axis=1))
+            return np.asarray(np.sum(rows.terms_s * np.exp(log_prices), axis=1))
 
         return priced_s(self.after) / priced_s(self.before)
 
