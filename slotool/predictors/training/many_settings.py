@@ -61,26 +61,22 @@ class HeldOutSettings:
 
     def of_settings(self) -> tuple[Residuals, ...]:
         """Return the residuals of each setting."""
-        return tuple(filter(None, map(self.residuals, range(self.errors.shape[1]))))
+        return tuple(map(self.residuals, range(self.errors.shape[1])))
 
-    def residuals(self, setting: int, without: int = -1) -> Residuals | None:
+    def residuals(self, setting: int, without: int = -1) -> Residuals:
         """Return residuals of one setting, or of all where it has few labels, without the fold ``without``."""
         included = np.isfinite(self.errors) & (self.fold != without)[:, None]
         if included[:, setting].sum() >= MIN_FOR_OWN:
             included &= np.arange(included.shape[1]) == setting
         errors = self.errors[included]
-        return Residuals.of(np.exp(errors), np.ones(len(errors))) if len(errors) else None
+        return Residuals.of(np.exp(errors), np.ones(len(errors)))
 
     def _coverage(self, setting: int) -> float:
-        inside: list[np.ndarray] = []
-        for fold in range(FOLDS):
-            errors = self.errors[self.fold == fold, setting]
-            errors = errors[np.isfinite(errors)]
-            residuals = self.residuals(setting, without=fold)
-            if residuals is not None and len(errors):
-                low, high = residuals.interval(NOMINAL_COVERAGE)
-                inside.append((low <= errors) & (errors <= high))
-        return float(np.mean(np.concatenate(inside)))
+        rows = np.isfinite(self.errors[:, setting])
+        errors, folds = self.errors[rows, setting], self.fold[rows]
+        ends = {fold: self.residuals(setting, fold).interval(NOMINAL_COVERAGE) for fold in set(folds.tolist())}
+        low, high = np.array([ends[fold] for fold in folds.tolist()]).T
+        return float(np.mean((low <= errors) & (errors <= high)))
 
 
 @dataclass(frozen=True)
