@@ -81,29 +81,20 @@ class TrainingRun(Generic[Asked]):
     def scores(self) -> dict[str, Any]:
         """Return a JSON document of the split and each predictor's scores on the test set, in all and by kind."""
         labelled = self.labelled
+        if labelled.solo_s:
+            counts = {"networks": len(labelled.solo_s), "rows_without_graph": labelled.labels_without_graph}
+        else:
+            names = ("graphs_without_label", "labels_without_graph")
+            counts = {name: getattr(labelled, name) for name in names}
         return {
             "chosen": self.chosen,
             "setting": labelled.setting.document(),
             "rows": {part: len(getattr(self.split, part)) for part in ("train", "dev", "test")},
             "predictors": {
-                name: {
-                    "dev_mae_s": self.trained[name].dev_mae_s,
-                    **table.scores(),
-                    "by_kind": table.scores_by_kind(),
-                }
+                name: {"dev_mae_s": self.trained[name].dev_mae_s, **table.scores(), "by_kind": table.scores_by_kind()}
                 for name, table in self.held_out.items()
             },
-            **(
-                {
-                    "networks": len(labelled.solo_s),
-                    "rows_without_graph": labelled.labels_without_graph,
-                }
-                if labelled.solo_s
-                else {
-                    "graphs_without_label": labelled.graphs_without_label,
-                    "labels_without_graph": labelled.labels_without_graph,
-                }
-            ),
+            **counts,
         }
 
     def save(
