@@ -48,13 +48,6 @@ class Chosen:
             return (self.opened.setting,)
         return solo.predictor.settings
 
-    @property
-    def scaled(self) -> bool:
-        """True if its labels had another batch size."""
-        from slotool.predictors.trained.explanation import BatchScaledPredictor
-
-        return isinstance(self.opened.solo, BatchScaledPredictor)
-
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> Chosen:
         """Return the setting that fits ``facts`` (values of ``FACTS``), or the plain one of several variants.
 

@@ -160,12 +160,13 @@ class Answer:
         chosen = chosen.in_format_of(graphs)
         trained = chosen.opened.require_solo()
         predictions = trained.predict(graphs) if graphs else None
-        # Scaled predictions have no interval.
-        if predictions is not None and not chosen.scaled and machine_differences(trained) is not None:
+        if predictions is not None and machine_differences(trained) is not None:
             predictions = predictions.without_interval(NOT_HERE)
         return cls(value, chosen, trained.setting.batch_size, networks, predictions)
 
     def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
+        from slotool.predictors.trained.explanation import BatchScaledPredictor
+
         at, predictions = 0, self.predictions
         trained = self.chosen.opened.require_solo()
         chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
@@ -182,7 +183,7 @@ class Answer:
                 probability=math.nan if chances is None else float(chances[at]),
                 no_interval=predictions.no_interval[at],
                 outside=predictions.outside[at],
-                learnt=not self.chosen.scaled,
+                learnt=not isinstance(trained, BatchScaledPredictor),
             )
             at += 1
 
