@@ -119,8 +119,8 @@ class OperatorSum(Estimator[OperatorGraph]):
 
     def times_of(self, graph: OperatorGraph) -> list[OperatorTime | None]:
         """Return the time of each call, of no ``network`` where it is estimated; None for operators without a call."""
-        measured = self.times.times
-        return [call and (measured.get(call.key) or self._estimated(call)) for call in self.calls(graph)]
+        calls, measured = self.calls(graph), self.times.times
+        return [None if call is None else measured.get(call.key) or self._estimated(call) for call in calls]
 
     def _estimated(self, call: OperatorCall) -> OperatorTime:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""

@@ -301,7 +301,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
                 dev_mae_s=float(document["dev_mae_s"]),
                 domain=_maybe(lambda stored: Domain.from_state(stored, tensors), document["domain"]),
                 calibration=_maybe(Calibration.from_document, document.get("calibration")),
-                facts=strict_json.convert(document.get("machine_facts"), dict[str, Any] | None),
+                facts=_maybe(lambda stored: strict_json.convert(stored, dict[str, Any]), document.get("machine_facts")),
             )
 
 
