@@ -215,7 +215,10 @@ class Domain:
             "unseen_operators": rows.summed(unseen).astype(np.int64),
             "below": (totals < self.totals[0])[np.arange(len(graphs)), worst],
         }
-        facts = pd.DataFrame(columns).to_dict("records")
+        facts: list[dict[str, Any]] = [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*(column.tolist() for column in columns.values()), strict=True)
+        ]
         return [
             Distance(
                 graph,
