@@ -65,10 +65,10 @@ class DnnPredictor(FlatRegressor[Asked]):
 
     def _learn(self, train: Rows, dev: Rows, seed: int, progress: Progress) -> None:
         self._unit_s = float(np.mean(np.abs(train[1])))
+        fitting, choosing = ((x, y_s / self._unit_s) for x, y_s in (train, dev))
         best = math.inf
         for depth in self.depths:
-            parts = ((x, y_s / self._unit_s) for x, y_s in (train, dev))
-            layers, dev_mae = _trained(*parts, depth, seed, self._device)
+            layers, dev_mae = _trained(fitting, choosing, depth, seed, self._device)
             progress(f"dnn: depth {depth}, dev MAE {dev_mae * self._unit_s:.3g} s")
             if dev_mae < best:
                 best, self._layers = dev_mae, layers
