@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from slotool.predictors.training.measured_networks import ROW_FILTERS
+from slotool.commands.measured_networks import ROW_FILTERS
 
 Kind = TypeVar("Kind", int, float)
 MAX_NUMBERS = 10_000

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
 from slotool.commands.display import Part, table
+from slotool.commands.measured_networks import MeasuredNetworks
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import Rows, at_least
 from slotool.errors import InputError
 from slotool.predictors.answers.choice import DEVICES
-from slotool.predictors.training.measured_networks import MeasuredNetworks
 from slotool.progress import Reporting, reporter_of
 from slotool.sources import Paths
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import Ineffective, command_line
 from slotool.commands.display import Column, Part, records_table
+from slotool.commands.measured_networks import MeasuredNetworks
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import IN_SECONDS, MEANINGS, RELATIVE, noise_floor, scored
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.predictors.training.measured_networks import MeasuredNetworks
 from slotool.printable import duration
 from slotool.sources import FilePath, Paths
 

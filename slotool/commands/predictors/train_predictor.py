@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
 from slotool.commands.command_line import command_line
+from slotool.commands.measured_networks import MeasuredNetworks
 from slotool.commands.outputs import writes
 from slotool.commands.predictors.predictor_training import PredictorTraining, SettingsTraining
 from slotool.commands.values import ColocatedRows, at_least
 from slotool.errors import ArgumentError
-from slotool.predictors.training.measured_networks import MeasuredNetworks
 from slotool.progress import Reporter, Reporting, reporter_of
 from slotool.sources import FilePath, Paths, as_list, numbers_in
 
