@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.features import domain as domains
@@ -51,6 +52,14 @@ def partly_strange(strange: int, known: int = 4) -> OperatorGraph:
     for _ in range(strange):
         last = builder.add("NeverSeen", last, stated=Effect((32,), weights=100, flops=100))
     return builder.graph()
+
+
+def test_a_domain_that_names_a_type_twice_is_refused() -> None:
+    domain = Domain.of(GRAPHS)
+    document, twice = domain.document(), [domain.types[0]] * len(domain.types)
+    Domain.from_state(document, domain.tensors())
+    with pytest.raises(InputError, match="does not fit"):
+        Domain.from_state({**document, "types": twice}, domain.tensors())
 
 
 def test_the_midst_of_training_is_at_no_distance_and_each_way_out_has_its_own() -> None:

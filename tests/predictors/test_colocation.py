@@ -186,6 +186,28 @@ def test_sharing_takes_more_members_than_it_was_shown() -> None:
     assert np.median(spread) > 2 * np.median(predictor.predict_and_spread(pairs)[1])
 
 
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("features", lambda array: array[:, 1:]),
+        ("sizes", lambda array: array[:, None]),
+        ("log_ratio", lambda array: array[:, None]),
+        ("noise", lambda array: np.append(array, 1.0)),
+        ("noise", np.negative),
+        ("noise", lambda array: np.full(array.shape, np.nan)),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_are_refused(labelled, name: str, changed) -> None:
+    predictor = SharingPredictor()
+    predictor.fit(Examples(labelled.items, labelled.latency_s))
+    tensors, document = predictor.state()
+    SharingPredictor.from_state(tensors, document)
+    with pytest.raises(InputError, match="train it again"):
+        SharingPredictor.from_state({**tensors, name: changed(tensors[name])}, document)
+    with pytest.raises(InputError, match="train it again"):
+        SharingPredictor.from_state({other: tensors[other] for other in tensors if other != name}, document)
+
+
 def test_on_shipped_pairs_ours_is_near_the_noise_and_beats_the_papers_baseline(shipped) -> None:
     """Qualitatively the paper's figure 9, and pairs of which no training row had both."""
     candidates = [LinearPredictor(), SharingPredictor()]

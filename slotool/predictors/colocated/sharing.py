@@ -125,8 +125,13 @@ class SharingPredictor(Predictor[Colocation]):
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         if document["names"] != list(RESOURCE_FEATURES):
             raise InputError("the sharing predictor was trained with other resource features than this slotool has")
+        features, sizes, log_ratio, noise = learnt = [tensors.get(name, np.empty(0)) for name in _STATE]
+        n = len(sizes)
+        shapes = [(n, 2 * len(RESOURCE_FEATURES)), (n,), (n,), np.unique(sizes).shape]
+        if not n or [each.shape for each in learnt] != shapes or not (noise > 0).all():
+            raise InputError("the sharing predictor's arrays do not fit each other: train it again")
         restored = cls()
-        restored._learn(*(tensors[name] for name in _STATE))
+        restored._learn(features, sizes, log_ratio, noise)
         return restored
 
     def _scaled(self, features: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -272,6 +272,7 @@ class Domain:
             like = np.array(strict_json.convert(document["like"], list[float]), dtype=np.float64)
         if (
             not len(shares)
+            or len(set(types)) != width
             or (like is not None and like.shape != (4,))
             or shares.shape[1:] != (width,)
             or largest.shape != (width, 3)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from slotool.errors import GraphError
+from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
@@ -113,7 +113,9 @@ class FlatFeatures:
         for prefix in (f"places.{i}." for i in range(int(document["places"]))):
             stored = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             places.append(Standardization(**stored))
-        return cls(FlatEncoding.from_state(document["encoding"]), document["weight_scale"], tuple(places))
+        if (scale := document["weight_scale"]) not in (COUNTS, ROOTS):
+            raise InputError(f"the predictor was trained on weights in another scale, {scale!r}")
+        return cls(FlatEncoding.from_state(document["encoding"]), scale, tuple(places))
 
 
 class FlatRegressor(Predictor[Asked]):

@@ -191,7 +191,9 @@ class TrainedPredictor(SettingPredictor[Asked]):
             with np.errstate(over="raise", invalid="raise"):
                 latency_s, spread = self.predictor.predict_and_spread(graphs)
         except FloatingPointError:
-            raise RunError("the predictor's latency is no number: its file is damaged; train it again") from None
+            latency_s, spread = np.empty(0), np.empty(0)
+        if not latency_s.shape == spread.shape == (len(graphs),) or not (latency_s > 0).all():
+            raise RunError("the predictor's latency is no number above 0: its file is damaged; train it again")
         residuals, distances = self.interval_residuals, list[Distance]()
         low, high = (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
         outside: list[str | None]
