@@ -137,6 +137,7 @@ def evaluate_predictor(
     from slotool.predictors.answers.chosen import Chosen
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
+    from slotool.predictors.settings.predictor import SettingsPredictor
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.training.evaluation import evaluate_on, rows_to_pick
 
@@ -156,6 +157,10 @@ def evaluate_predictor(
         remarks.append(f"the setting scored is {chosen.why}")
     if differing := trained.setting.differences(labelled.setting):
         remarks.append(f"these labels are of another setting than the predictor's: {', '.join(differing)}")
+    if isinstance(trained.predictor, SettingsPredictor):
+        learnt = int(trained.predictor.is_labelled(labelled.items).sum())
+        if learnt:
+            remarks.append(f"{learnt} of {len(labelled)} networks are answered by labels learnt; leave them out")
     evaluation = evaluate_on(trained, labelled)
     if written is not None:
         evaluation.predictions.save(written)
