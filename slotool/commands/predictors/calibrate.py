@@ -17,10 +17,11 @@ from slotool.commands.display import Part, table
 from slotool.commands.outputs import writes
 from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least
+from slotool.devices import CPU
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs.capture.networks import Network, Networks
 from slotool.machine import cores_given
-from slotool.predictors.answers.chosen import CPU, MIN_RESIDUALS, TORCH
+from slotool.predictors.answers.chosen import MIN_RESIDUALS, TORCH
 from slotool.printable import counted, duration
 from slotool.progress import Reporting, reporter_of
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Part, table
 from slotool.commands.result import Result, output, result, unlisted
-from slotool.devices import precision_of
-from slotool.predictors.answers.chosen import CPU, NOT_HERE, Chosen, machine_differences, machine_speed
+from slotool.devices import CPU, precision_of
+from slotool.predictors.answers.chosen import NOT_HERE, Chosen, machine_differences, machine_speed
 from slotool.printable import counted, duration
 
 if TYPE_CHECKING:

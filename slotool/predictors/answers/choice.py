@@ -8,7 +8,7 @@ from typing import Any
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs.capture.networks import Networks
 from slotool.machine import cores_given
-from slotool.predictors.answers.chosen import CPU, KERAS, TORCH, Chosen, is_of_here
+from slotool.predictors.answers.chosen import KERAS, TORCH, Chosen, is_of_here
 
 # Shipped predictors of co-located latencies, by backend, and of published devices.
 COLOCATED = {KERAS: "predictor"}
@@ -44,7 +44,7 @@ def chosen_predictor(
     Raises:
         ArgumentError: No predictor is of that backend or device.
     """
-    from slotool.devices import PRECISIONS
+    from slotool.devices import CPU, PRECISIONS
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.profiling.backends import backend_class
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from slotool.devices import CPU, PRECISIONS
 from slotool.errors import ArgumentError
 from slotool.machine import Likeness, likeness
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 TORCH, KERAS = "torch", "keras"
 # Fewer measured networks give no 90 % interval.
 MIN_RESIDUALS = 10
-CPU = "cpu"
 # Facts that are numbers.
 COUNTS = ("threads", "batch_size")
 # Reason why a prediction of another machine has no interval.
@@ -156,6 +156,8 @@ def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> 
         return f"slotool predict --backend {facts['backend']} --threads {facts['threads']}"
     # The model of a device has a number on its own machine.
     stated = {**conditions, "device": facts["device"] if is_of_here(facts["device"]) else "cuda:0"}
+    if stated.get("precision") not in PRECISIONS:  # amp, for one, is no format
+        stated.pop("precision", None)
     options = [f"--{name.replace('_', '-')} {value}" for name, value in stated.items()]
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "

@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.cache_folder import cache_folder, not_writable
-from slotool.devices import FLOAT32, precision_of, required
+from slotool.devices import CPU, FLOAT32, precision_of, required
 from slotool.errors import ArgumentError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id, usable_cores
-from slotool.predictors.answers.chosen import CPU, MIN_RESIDUALS, TORCH, Chosen
+from slotool.predictors.answers.chosen import MIN_RESIDUALS, TORCH, Chosen
 from slotool.predictors.base import Estimator
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.features.network_features import relative_prices
