@@ -246,10 +246,21 @@ def test_a_network_that_has_a_label_there_gets_it(run: SettingsRun, networks: li
     assert predictor.predict(networks)[labelled] == pytest.approx(truth[labelled])
     # Of another device, by its sheet, only the others are also off as unlabelled networks are.
     scaled, _ = predictor.scaled(np.log(2))  # type: ignore[attr-defined]
-    scaled.unlabelled_spread = 3.0
+    scaled.networks_by_devices = 3.0
     latency_s, spread = scaled.predict_and_spread(networks)
     assert latency_s == pytest.approx(2 * predictor.predict(networks))
-    assert spread.tolist() == np.where(labelled, 1.0, 3.0).tolist()
+    assert spread[labelled].tolist() == [1.0] * int(labelled.sum())
+    assert (spread[~labelled] > np.hypot(1.0, 3.0)).all()
+
+
+def test_intervals_widen_with_the_distance_from_labelled_networks(run: SettingsRun) -> None:
+    builder = GraphBuilder("mlp")
+    last = builder.add("InputLayer", shape=[8192])
+    for _ in range(40):
+        last = builder.add("Dense", last, units=8192)
+    near, far = run.trained.predict([run.labelled.items[1], builder.graph()]).spread
+    assert near == pytest.approx(1.0)
+    assert far > 2.0
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ MIN_SPREAD = 1e-6
 class SettingsPredictor(Predictor[OperatorGraph]):
     """Predictor of latency in setting number ``chosen`` of a ``SettingsModel``; a network labelled there has its label.
 
-    ``known_residuals``: errors on held-out families of networks, for each setting. ``log_factor`` scales predictions to
-    a device without labels (``scaled``); there, the spread of networks without a label in the setting is
-    ``unlabelled_spread`` times that of others.
+    ``known_residuals``: errors on held-out families of networks ÷ ``SettingsModel.spread``, for each setting.
+    ``log_factor`` scales predictions to a device without labels (``scaled``); there, spreads are in units of the errors
+    of devices, and ``networks_by_devices`` is the size of the residuals in these units.
     """
 
     name = "settings"
@@ -38,7 +38,8 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     def __init__(self, model: SettingsModel | None = None, chosen: int = 0):
         self.model, self.chosen = model, chosen
         self.known_residuals: tuple[Residuals, ...] = ()
-        self.log_factor, self.unlabelled_spread = 0.0, 1.0
+        self.log_factor = 0.0
+        self.networks_by_devices: float | None = None
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -65,7 +66,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
             return other, None
         if self.residuals is not None:
             of_devices, of_networks = (np.sqrt(np.mean(some**2)) for some in (errors, self.residuals.values))
-            other.unlabelled_spread = float(np.hypot(1.0, of_networks / max(of_devices, MIN_SPREAD)))
+            other.networks_by_devices = float(of_networks / max(of_devices, MIN_SPREAD))
         return other, Residuals.of(np.exp(errors), np.ones(len(errors)))
 
     def fit(self, train: Labels, dev: Labels = NO_EXAMPLES, *, seed: int = 0, progress: Progress | None = None) -> None:
@@ -79,8 +80,14 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         return np.asarray(np.exp(self.log_answers(graphs)[:, self.chosen] + self.log_factor))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
-        labelled = np.isfinite(self._learnt.labels(network_features(graphs))[:, self.chosen])
-        return self.predict(graphs), np.where(labelled, 1.0, self.unlabelled_spread)
+        spread = self._learnt.spread(network_features(graphs), self.chosen)
+        if self.networks_by_devices is not None:
+            spread = np.where(self.is_labelled(graphs), 1.0, np.hypot(1.0, self.networks_by_devices * spread))
+        return self.predict(graphs), spread
+
+    def is_labelled(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """Return True for each network that is answered with its label in the chosen setting, bool [n]."""
+        return np.isfinite(self._learnt.labels(network_features(graphs))[:, self.chosen])
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._learnt.state()

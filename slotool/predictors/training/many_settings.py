@@ -36,11 +36,13 @@ SQUARES_TERMS = ("log flops", "log operators", "log output_bytes")
 class HeldOutSettings:
     """Errors of labels of held-out networks, log(measured ÷ predicted), float64 [n, S], NaN where there is no label.
 
-    ``errors``: of the predictor; ``least_squares``: of a regression on log FLOPs, operators and output bytes. ``fold``:
-    int64 [n]; ``by_kind``: kinds were held out, else random networks.
+    ``errors``: of the predictor; ``spread``: their size by ``SettingsModel.spread``; ``least_squares``: of a regression
+    on log FLOPs, operators and output bytes. ``fold``: int64 [n]; ``by_kind``: kinds were held out, else
+    random networks.
     """
 
     errors: np.ndarray
+    spread: np.ndarray
     least_squares: np.ndarray
     fold: np.ndarray
     by_kind: bool
@@ -68,12 +70,12 @@ class HeldOutSettings:
         included = np.isfinite(self.errors) & (self.fold != without)[:, None]
         if included[:, setting].sum() >= MIN_FOR_OWN:
             included &= np.arange(included.shape[1]) == setting
-        errors = self.errors[included]
-        return Residuals.of(np.exp(errors), np.ones(len(errors)))
+        residuals = (self.errors / self.spread)[included]
+        return Residuals.of(np.exp(residuals), np.ones(len(residuals)))
 
     def _coverage(self, setting: int) -> float:
         rows = np.isfinite(self.errors[:, setting])
-        errors, folds = self.errors[rows, setting], self.fold[rows]
+        errors, folds = self.errors[rows, setting] / self.spread[rows, setting], self.fold[rows]
         ends = {fold: self.residuals(setting, fold).interval(NOMINAL_COVERAGE) for fold in set(folds.tolist())}
         low, high = np.array([ends[fold] for fold in folds.tolist()]).T
         return float(np.mean((low <= errors) & (errors <= high)))
@@ -172,17 +174,19 @@ def hold_out_settings(
 ) -> HeldOutSettings:
     """Predict each fold of kinds from the others; ``test_features``: its features, where others are learnt from."""
     fold, by_kind = _folds(kinds, seed)
-    errors, simple = (np.full(latency_s.shape, np.nan) for _ in range(2))
+    errors, simple, spread = (np.full(latency_s.shape, np.nan) for _ in range(3))
     log_s = np.log(latency_s)
+    test_features = features if test_features is None else test_features
     for number in range(FOLDS):
         training, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         model = SettingsModel.fit(features[training], latency_s[training], settings)
-        errors[test] = log_s[test] - model.answers((features if test_features is None else test_features)[test])
+        errors[test] = log_s[test] - model.answers(test_features[test])
         for s in range(len(settings)):
+            spread[test, s] = model.spread(test_features[test], s)
             simple[test, s] = log_s[test, s] - _least_squares(features, log_s[:, s], training, test)
         if progress:
             progress(f"held out {number + 1} of {FOLDS}: {_mape(errors[test][np.isfinite(errors[test])]):.1%} off")
-    return HeldOutSettings(errors, simple, fold, by_kind)
+    return HeldOutSettings(errors, spread, simple, fold, by_kind)
 
 
 def _folds(kinds: Sequence[str], seed: int) -> tuple[np.ndarray, bool]:
