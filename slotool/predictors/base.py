@@ -74,10 +74,12 @@ class Predictor(Estimator[Asked]):
         fitted_to: Training data it takes: some of ``SOLO``, ``COLOCATED`` and ``FROM_OTHERS``.
         spread_is_calibrated: True if the spread grows with the distance from the training networks, so that one set of
             residuals holds for all networks.
+        no_spread: Reason why a network whose spread is infinite has no interval.
     """
 
     fitted_to: ClassVar[tuple[str, ...]] = (SOLO,)
     spread_is_calibrated: ClassVar[bool] = False
+    no_spread: ClassVar[str] = "what it is predicted from has no interval"
 
     @property
     def fit_steps(self) -> int:
@@ -93,7 +95,10 @@ class Predictor(Estimator[Asked]):
         """
 
     def predict_and_spread(self, graphs: Sequence[Asked]) -> tuple[np.ndarray, np.ndarray]:
-        """Predict latency and spread, the power of an interval's factor: float64 > 0 [n], 1 if unknown."""
+        """Predict latency and spread, the power of an interval's factor: float64 > 0 [n], 1 if unknown.
+
+        The spread is infinite where no interval can be given.
+        """
         latency_s = self.predict(graphs)
         return latency_s, np.ones(len(latency_s))
 

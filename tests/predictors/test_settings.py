@@ -263,6 +263,18 @@ def test_intervals_widen_with_the_distance_from_labelled_networks(run: SettingsR
     assert far > 2.0
 
 
+def test_networks_without_any_alike_in_a_setting_have_no_interval_there(networks: list[OperatorGraph]) -> None:
+    latency_s = np.column_stack([latency_on(networks, *PRICES[device]) for device in "ab"])
+    latency_s[:60, 1] = np.nan
+    trained = train_settings(SettingsLabelled(tuple(networks), (setting_of("a"), setting_of("b")), latency_s)).trained
+    assert isinstance(trained.predictor, SettingsPredictor)
+    mlp, cnn = networks[0], networks[100]
+    for number, expected in ((0, [True, True]), (1, [False, True])):
+        predictions = of_setting(trained, trained.predictor, number).predict([mlp, cnn])
+        assert np.isfinite(predictions.low_s).tolist() == expected
+        assert [reason is None for reason in predictions.no_interval] == expected
+
+
 @pytest.mark.parametrize(
     ("facts", "count"),
     [({"device": "A"}, 1), ({"precision": "float32"}, 4), ({"precision": "flo"}, 4), ({"device": "z"}, 0)],

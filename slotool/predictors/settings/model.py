@@ -28,6 +28,7 @@ SAME_NETWORK = 0.01
 # these. Held-out families of timm: with 2 to 4 their nearest quarter and their farthest tenth are covered alike.
 WIDER = 3.0
 OPERATORS = FEATURES.index("log operators")
+COST_SHARES = [at for at, name in enumerate(FEATURES) if name.startswith("cost share")]
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,17 @@ class SettingsModel:
 
     def spread(self, features: np.ndarray, setting: int) -> np.ndarray:
         """Return the size of errors in units of those near networks labelled in ``setting``, float64 ≥ 1 [n]."""
-        known = self.known[np.isfinite(self.log_s[:, setting])]
+        known = self._labelled_in(setting)
         apart = cdist(features / self._deviation, known / self._deviation).min(axis=1)
         return np.asarray(1.0 + WIDER * apart / np.sqrt(len(FEATURES)))
+
+    def unlike(self, features: np.ndarray, setting: int) -> np.ndarray:
+        """Return the share of cost that no network labelled in ``setting`` spends in the same categories, [n]."""
+        shares = (some[:, COST_SHARES] for some in (features, self._labelled_in(setting)))
+        return np.asarray(cdist(*shares, "cityblock").min(axis=1) / 2)
+
+    def _labelled_in(self, setting: int) -> np.ndarray:
+        return self.known[np.isfinite(self.log_s[:, setting])]
 
     @cached_property
     def _deviation(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
+from slotool.predictors.features.domain import MAX_UNLIKE
 from slotool.predictors.features.network_features import network_features
 from slotool.predictors.labels import Setting
 from slotool.predictors.settings.model import SettingsModel
@@ -34,6 +35,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     fitted_to = (FROM_OTHERS,)
     # Residuals are of networks unlike those in training.
     spread_is_calibrated = True
+    no_spread = "no network that spends its cost alike has a label in this setting"
 
     def __init__(self, model: SettingsModel | None = None, chosen: int = 0):
         self.model, self.chosen = model, chosen
@@ -80,7 +82,9 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         return np.asarray(np.exp(self.log_answers(graphs)[:, self.chosen] + self.log_factor))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
-        spread = self._learnt.spread(network_features(graphs), self.chosen)
+        features = network_features(graphs)
+        spread = self._learnt.spread(features, self.chosen)
+        spread[self._learnt.unlike(features, self.chosen) > MAX_UNLIKE] = np.inf
         if self.networks_by_devices is not None:
             spread = np.where(self.is_labelled(graphs), 1.0, np.hypot(1.0, self.networks_by_devices * spread))
         return self.predict(graphs), spread

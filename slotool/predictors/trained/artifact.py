@@ -205,8 +205,6 @@ class TrainedPredictor(SettingPredictor[Asked]):
             colocations = zip(cast("Sequence[Colocation]", graphs), latency_s.tolist(), strict=True)
             outside = [self.bounds.outside(*pair) for pair in colocations]
             why = [each and f"outside the range of the measured co-locations: {each}" for each in outside]
-            for row in np.flatnonzero(~np.isfinite(spread)):
-                why[row] = "what it is predicted from has no interval"
         else:
             distances = self.domain.distances(networks)
             beyond = self.domain.unlike(distances)
@@ -216,6 +214,8 @@ class TrainedPredictor(SettingPredictor[Asked]):
             own_spread = self.predictor.spread_is_calibrated and self.residuals is not None
             unknown = None if own_spread or self.calibration is not None else NOT_CALIBRATED
             why = [(each.too_far() or unknown) if far else None for each, far in zip(distances, beyond, strict=True)]
+        for row in np.flatnonzero(~np.isfinite(spread)):
+            why[row] = why[row] or self.predictor.no_spread
         valid = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency_s,
