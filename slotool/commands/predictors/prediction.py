@@ -42,6 +42,11 @@ def advice_of(chosen: Chosen, trained: SettingPredictor[Any], elsewhere: bool, *
         return []
     if not colocated and trained.setting.device == CPU:
         return ["to measure operators of this machine instead, leave the predictor out"]
+    if colocated:
+        return [
+            "to learn this machine, measure co-locations here and train: slotool profile colocated GRAPHS -o "
+            "pairs.parquet; slotool train-predictor pairs.parquet --graphs GRAPHS -o here"
+        ]
     return [
         "to learn this machine, measure ten networks here and adapt: "
         f"slotool profile solo GRAPHS --for {quote(chosen.opened.path)} -o few.parquet; "
