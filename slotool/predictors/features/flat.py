@@ -15,8 +15,6 @@ from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation, members_of
 
-# Scales of weight counts. Earlier versions trained on square roots, too, and such predictors still load.
-COUNTS, ROOTS = "counts", "sqrt"
 # Directions in which networks differ less than this share of the most count as none.
 MIN_DIRECTION = 1e-6
 # Features, float64 [n, columns], and the latency beyond the solo latency, of either sign, float64 seconds [n].
@@ -67,12 +65,11 @@ class Standardization:
 class FlatFeatures:
     """Features of networks or co-locations: coordinates of each member by its ``Standardization``, the subject first.
 
-    They are the attribute lists and adjacency matrix of each member, with weight counts scaled, constant columns left
-    out and the others standardised. A network alone is a co-location of one; places without a member are zeros.
+    They are the attribute lists and adjacency matrix of each member, with constant columns left out and the others
+    standardised. A network alone is a co-location of one; places without a member are zeros.
     """
 
     encoding: FlatEncoding
-    weight_scale: str
     places: tuple[Standardization, ...]
 
     @classmethod
@@ -80,10 +77,10 @@ class FlatFeatures:
         places = []
         most = max(len(members_of(item)) for item in items)
         for at in range(most):
-            rows, row_of_item = _encoded_members(encoding, items, at, COUNTS)
+            rows, row_of_item = _encoded_members(encoding, items, at)
             counts = np.bincount(row_of_item, minlength=len(rows))
             places.append(Standardization.fit(rows, counts, directions=most > 1))
-        return cls(encoding, COUNTS, tuple(places))
+        return cls(encoding, tuple(places))
 
     def matrix(self, items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
         """Return features, float64 [n, Σ widths].
@@ -97,13 +94,13 @@ class FlatFeatures:
                 )
         blocks = []
         for at, place in enumerate(self.places):
-            rows, row_of_item = _encoded_members(self.encoding, items, at, self.weight_scale)
+            rows, row_of_item = _encoded_members(self.encoding, items, at)
             blocks.append(place.coordinates(rows)[row_of_item])
         return np.hstack(blocks)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return tensors and a JSON document."""
-        document = {"encoding": self.encoding.state(), "weight_scale": self.weight_scale, "places": len(self.places)}
+        document = {"encoding": self.encoding.state(), "places": len(self.places)}
         places = enumerate(self.places)
         return {f"places.{i}.{name}": t for i, place in places for name, t in place.tensors().items()}, document
 
@@ -113,9 +110,9 @@ class FlatFeatures:
         for prefix in (f"places.{i}." for i in range(int(document["places"]))):
             stored = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             places.append(Standardization(**stored))
-        if (scale := document["weight_scale"]) not in (COUNTS, ROOTS):
-            raise InputError(f"the predictor was trained on weights in another scale, {scale!r}")
-        return cls(FlatEncoding.from_state(document["encoding"]), scale, tuple(places))
+        if document.get("weight_scale", "counts") != "counts":
+            raise InputError("the predictor was trained on another scale of weights: retrain")
+        return cls(FlatEncoding.from_state(document["encoding"]), tuple(places))
 
 
 class FlatRegressor(Predictor[Asked]):
@@ -185,7 +182,7 @@ def _known_s(items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
 
 
 def _encoded_members(
-    encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], at: int, weight_scale: str
+    encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], at: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return distinct networks at a place of the items, float32 [m, width], zeros for none; and the row of each item.
 
@@ -197,7 +194,5 @@ def _encoded_members(
     rows = np.zeros((len(distinct), encoding.width), dtype=np.float32)
     present = [i for i, members in enumerate(distinct.values()) if members]
     rows[present] = encoding.transform([members[0] for members in distinct.values() if members])
-    if weight_scale == ROOTS:
-        rows[:, encoding.weight_columns] = np.sqrt(rows[:, encoding.weight_columns])
     position = {id_: i for i, id_ in enumerate(distinct)}
     return rows, np.array([position[id_] for id_ in ids])
