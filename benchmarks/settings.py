@@ -195,7 +195,7 @@ def settings_run(
     features = table[list(FEATURES)].to_numpy(np.float64)
     held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist(), 0, print)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, settings))
-    predictor.known_residuals = held_out.of_settings()
+    predictor.known_residuals = tuple(map(held_out.residuals, range(len(settings))))
     error_s = held_out.mae_s(latency_s)
     trained = replace(old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=error_s, setting=settings[0])
     nameless: Any = tuple(table["name"])

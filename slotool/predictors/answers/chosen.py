@@ -156,9 +156,8 @@ def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> 
         return f"slotool predict --backend {facts['backend']} --threads {facts['threads']}"
     # The model of a device has a number on its own machine.
     stated = {**conditions, "device": facts["device"] if is_of_here(facts["device"]) else "cuda:0"}
-    if stated.get("precision") not in PRECISIONS:  # amp, for one, is no format
-        stated.pop("precision", None)
-    options = [f"--{name.replace('_', '-')} {value}" for name, value in stated.items()]
+    known = {name: value for name, value in stated.items() if name != "precision" or value in PRECISIONS}
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in known.items()]
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
         f"slotool adapt-predictor {quote(one.opened.path)} few.parquet --graphs GRAPHS -o PREDICTOR"

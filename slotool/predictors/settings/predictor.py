@@ -33,7 +33,6 @@ class SettingsPredictor(Predictor[OperatorGraph]):
 
     name = "settings"
     fitted_to = (FROM_OTHERS,)
-    # Residuals are of networks unlike those in training.
     spread_is_calibrated = True
     no_spread = "no network that spends its cost alike has a label in this setting"
 

@@ -297,7 +297,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
             predictor = predictor_class(document["name"], colocated=part == COLOCATED)
             return cls(
                 predictor=predictor.from_state(tensors, document["state"]),
-                bounds=_maybe(Bounds.from_document, document["bounds"]),
+                bounds=_maybe(lambda bounds: strict_json.convert(bounds, Bounds), document["bounds"]),
                 residuals=_maybe(Residuals.from_document, document["residuals"]),
                 setting=Setting.from_document(document["setting"]),
                 dev_mae_s=float(document["dev_mae_s"]),

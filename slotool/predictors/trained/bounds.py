@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from slotool import strict_json
 from slotool.predictors.colocations import Colocation
 
 Range = tuple[float, float]
@@ -36,10 +35,6 @@ class Bounds:
             operator_types=tuple(sorted({operator.op for graph in graphs for operator in graph.operators})),
             members=_range([len(item) for item in items]),
         )
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return strict_json.convert(document, cls)
 
     def outside(self, item: Colocation, predicted_s: float) -> str | None:
         """Describe values of members or of the prediction outside the bounds; None if all are inside."""

@@ -37,8 +37,7 @@ class HeldOutSettings:
     """Errors of labels of held-out networks, log(measured ÷ predicted), float64 [n, S], NaN where there is no label.
 
     ``errors``: of the predictor; ``spread``: their size by ``SettingsModel.spread``; ``least_squares``: of a regression
-    on log FLOPs, operators and output bytes. ``fold``: int64 [n]; ``by_kind``: kinds were held out, else
-    random networks.
+    on log FLOPs, operators and output bytes. ``fold``: int64 [n]; ``by_kind``: True if kinds were held out.
     """
 
     errors: np.ndarray
@@ -60,10 +59,6 @@ class HeldOutSettings:
     def mae_s(self, latency_s: np.ndarray) -> float:
         """Return the mean absolute error in the first setting, in seconds; ``latency_s``: labels, [n, S]."""
         return float(np.nanmean(np.abs(np.expm1(-self.errors[:, 0])) * latency_s[:, 0]))
-
-    def of_settings(self) -> tuple[Residuals, ...]:
-        """Return the residuals of each setting."""
-        return tuple(map(self.residuals, range(self.errors.shape[1])))
 
     def residuals(self, setting: int, without: int = -1) -> Residuals:
         """Return residuals of one setting, or of all where it has few labels, without the fold ``without``."""
@@ -124,7 +119,7 @@ def train_settings(labelled: SettingsLabelled, seed: int = 0, reporter: Reporter
         held_out = hold_out_settings(features, latency_s, settings, kinds, seed, progress)
         predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, settings))
         progress(f"settings: all {len(settings)} learnt from {len(graphs)} networks")
-    predictor.known_residuals = held_out.of_settings()
+    predictor.known_residuals = tuple(map(held_out.residuals, range(len(settings))))
     # Distances between similar networks: every second one from the others.
     like = Domain.of(graphs[::2]).with_like(graphs[1::2]).like
     trained: TrainedPredictor[OperatorGraph] = TrainedPredictor(
