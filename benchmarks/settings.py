@@ -31,8 +31,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from slotool.graphs import OperatorGraph
-from slotool.graphs.shipped import FILES
+from slotool.graphs.shipped import FILES, ShippedNetworks
 from slotool.graphs.store import read_graphs, write_graphs
+from slotool.predictors.features.domain import Domain
 from slotool.predictors.features.network_features import FEATURES, network_features
 from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.settings.model import SettingsModel
@@ -190,14 +191,19 @@ def ship() -> SettingsRun:
 def settings_run(
     old: TrainedPredictor[OperatorGraph], table: pd.DataFrame, latency_s: np.ndarray, settings: tuple[Setting, ...]
 ) -> SettingsRun:
-    """The predictor of these labels, float64 seconds [n, S]. Networks are known by their features alone, so the domain
-    is that of ``old``."""
+    """The predictor of these labels, float64 seconds [n, S]; its machine is that of ``old``."""
+    graphs = ShippedNetworks.of("timm").graphs(table["name"])
+    # Distances between similar networks: every second one from the others.
+    like = Domain.of(graphs[::2]).with_like(graphs[1::2]).like
+    domain = replace(Domain.of(graphs), like=like)
     features = table[list(FEATURES)].to_numpy(np.float64)
     held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist(), 0, print)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, settings))
     predictor.known_residuals = tuple(map(held_out.residuals, range(len(settings))))
     error_s = held_out.mae_s(latency_s)
-    trained = replace(old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=error_s, setting=settings[0])
+    trained = replace(
+        old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=error_s, setting=settings[0], domain=domain
+    )
     nameless: Any = tuple(table["name"])
     return SettingsRun(SettingsLabelled(nameless, settings, latency_s), trained, held_out)
 

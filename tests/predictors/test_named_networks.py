@@ -38,6 +38,14 @@ def rates(timm: ShippedNetworks) -> pd.DataFrame:
     return pd.DataFrame(rates, index=[graph.name for graph in graphs])
 
 
+def test_networks_of_attention_and_of_convolutions_have_intervals_on_published_devices(slotool) -> None:
+    facts = ("--networks", "vit_base_patch16_224,resnet50", "--device", "rtx4090", "--precision", "amp")
+    done = slotool("predict", *facts, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert [row["outside"] for row in done.document["predictions"]] == [None, None]
+    assert all(row["low_s"] < row["latency_s"] < row["high_s"] for row in done.document["predictions"])
+
+
 @pytest.mark.long
 def test_ten_names_and_rates_predict_the_other_networks_of_a_device(slotool, rates: pd.DataFrame, tmp_path) -> None:
     known = (
