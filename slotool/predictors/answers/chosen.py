@@ -119,7 +119,7 @@ def _not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     from slotool.predictors.settings.predictor import matching, parting_facts
     from slotool.predictors.settings.sheets import shipped_sheets
 
-    conditions = {name: value for name, value in facts.items() if value is not None}
+    conditions, sheets = {name: value for name, value in facts.items() if value is not None}, shipped_sheets()
 
     def differing(setting: Setting) -> list[str]:
         return [name for name, value in conditions.items() if not matching([setting], **{name: value})]
@@ -136,7 +136,7 @@ def _not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     alternatives = f"the nearest there is: {parting_facts([setting])[0]}"
     if "device" in conditions and not matching(one.settings, device=conditions["device"]):
         # The nearest of a GPU would be a CPU. One setting alone is not scaled.
-        devices, sheets = dict.fromkeys(setting.device for setting in one.settings), shipped_sheets()
+        devices = dict.fromkeys(setting.device for setting in one.settings)
         kinds = {sheets[name].kind for name in devices if name in sheets and len(one.settings) > 1}
         scaled = [name for name, sheet in sheets.items() if sheet.kind in kinds and name not in devices]
         more = f"; scaled from these: {', '.join(scaled)}" if scaled else ""
@@ -145,19 +145,21 @@ def _not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     return ArgumentError(
         next(iter(differing(setting)), "device"),
         f"{one.path} has no labels of {labels}; {alternatives}; to measure the others: "
-        f"{_measuring(one, setting, conditions)}",
+        f"{_measuring(one, setting, conditions, sheets)}",
     )
 
 
-def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any]) -> str:
+def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any], sheets: Mapping[str, DeviceSheet]) -> str:
     """Return the command that measures labels of ``conditions``, other facts as in ``setting``."""
     facts = {name: conditions.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
     if facts["device"] == setting.device == CPU and conditions.get("precision") in (None, setting.precision):
         return f"slotool predict --backend {facts['backend']} --threads {facts['threads']}"
+    stated = {name: value for name, value in conditions.items() if name != "precision" or value in PRECISIONS}
     # The model of a device has a number on its own machine.
-    stated = {**conditions, "device": facts["device"] if is_of_here(facts["device"]) else "cuda:0"}
-    known = {name: value for name, value in stated.items() if name != "precision" or value in PRECISIONS}
-    options = [f"--{name.replace('_', '-')} {value}" for name, value in known.items()]
+    sheet = sheets.get(facts["device"])
+    there = CPU if sheet is not None and sheet.kind == CPU else "cuda:0"
+    stated["device"] = facts["device"] if is_of_here(facts["device"]) else there
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in stated.items()]
     return (
         f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
         f"slotool adapt-predictor {quote(one.opened.path)} few.parquet --graphs GRAPHS -o PREDICTOR"

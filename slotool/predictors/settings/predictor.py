@@ -39,8 +39,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     def __init__(self, model: SettingsModel | None = None, chosen: int = 0):
         self.model, self.chosen = model, chosen
         self.known_residuals: tuple[Residuals, ...] = ()
-        self.log_factor = 0.0
-        self.networks_by_devices: float | None = None
+        self.log_factor, self.networks_by_devices = 0.0, 0.0
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -84,7 +83,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         features = network_features(graphs)
         spread = self._learnt.spread(features, self.chosen)
         spread[self._learnt.unlike(features, self.chosen) > MAX_UNLIKE] = np.inf
-        if self.networks_by_devices is not None:
+        if self.networks_by_devices:
             spread = np.where(self.is_labelled(graphs), 1.0, np.hypot(1.0, self.networks_by_devices * spread))
         return self.predict(graphs), spread
 
