@@ -81,8 +81,8 @@ class SettingsModel:
 
     def spread(self, features: np.ndarray, setting: int) -> np.ndarray:
         """Return the size of errors in units of those near networks labelled in ``setting``, float64 ≥ 1 [n]."""
-        known = self._labelled_in(setting)
-        apart = cdist(features / self._deviation, known / self._deviation).min(axis=1)
+        labelled = self._labelled_in(setting)
+        apart = cdist(features / self._deviation, labelled / self._deviation).min(axis=1)
         return np.asarray(1.0 + WIDER * apart / np.sqrt(len(FEATURES)))
 
     def unlike(self, features: np.ndarray, setting: int) -> np.ndarray:
