@@ -10,7 +10,9 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operators import Operator
 from slotool.predictors.colocations import Colocation
+from slotool.profiling.operator_calls import OperatorCall
 
 Tensors = Mapping[str, np.ndarray]
 Document = Mapping[str, Any]
@@ -57,11 +59,12 @@ class Estimator(ABC, Generic[Asked]):
         """Predict float64 seconds [n], finite and > 0. Raises ``GraphError`` for an unsupported graph."""
 
     def operator_seconds(self, item: Asked) -> np.ndarray | None:
-        """Return the predicted time of each operator, float64 seconds [operators]; None if they are not added up.
-
-        Their sum is the latency without the fixed cost of a call.
-        """
+        """Return the time of each of the ``parts``, float64 seconds [parts], without a call's; None without sums."""
         return None
+
+    def parts(self, item: OperatorGraph) -> Sequence[Operator | OperatorCall]:
+        """Return the parts of a network that have a time each: its operators, or calls of a library."""
+        return item.operators
 
 
 class Predictor(Estimator[Asked]):

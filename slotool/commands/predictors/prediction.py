@@ -303,7 +303,7 @@ def _explained(explanation: Explanation) -> Part:
     if others:
         count, seconds = sum(count for _, (count, _) in others), sum(s for _, (_, s) in others)
         shown.append([f"{len(others)} other types", count, duration(seconds), f"{seconds / latency_s:.1%}"])
-    shown.append(["all", len(graph.operators), duration(latency_s), "100.0%"])
+    shown.append(["all", len(explanation.parts), duration(latency_s), "100.0%"])
     title = f"Where the time of {graph.name or graph.id} goes{'' if explanation.learnt else ', by a roofline'}"
     return table(title, ["operator", "operators", "latency", "share"], shown)
 

@@ -139,11 +139,11 @@ class OperatorSum(Estimator[OperatorGraph]):
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         return np.array(list(map(self.total_s, graphs)))
 
-    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
-        times = self.times_of(item)
-        if len(times) != len(item.operators):
-            return None
-        return np.array([0.0 if time is None else time.seconds for time in times])
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
+        return np.array([time.seconds for time in self.times_of(item) if time is not None])
+
+    def parts(self, item: OperatorGraph) -> Sequence[OperatorCall]:
+        return [call for call in self.calls(item) if call is not None]
 
 
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:

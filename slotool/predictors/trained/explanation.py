@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operators import Operator
 from slotool.predictors.base import Estimator
 from slotool.predictors.features.type_costs import batch_cost_s
 from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
+from slotool.profiling.operator_calls import OperatorCall
 
 CALL = "calling the network"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Latency of ``graph`` as the sum of ``seconds`` of its operators, float64 [operators], and of a call, ``call_s``.
+    """Latency of ``graph`` as the sum of ``seconds`` of its ``parts``, float64 [parts], and of a call, ``call_s``.
 
-    ``learnt``: the predictor itself adds up operators; else its prediction is divided by a neutral roofline.
+    ``learnt``: the predictor itself adds up the parts; else its prediction is divided by a neutral roofline.
     """
 
     graph: OperatorGraph
     latency_s: float
+    parts: Sequence[Operator | OperatorCall]
     seconds: np.ndarray
     call_s: float
     learnt: bool
 
     @classmethod
     def of(
-        cls,
-        predictor: Estimator[OperatorGraph],
-        graph: OperatorGraph,
-        batch_size: int = 1,
-        answer_s: float | None = None,
+        cls, predictor: Estimator[Any], graph: OperatorGraph, batch_size: int = 1, answer_s: float | None = None
     ) -> Explanation:
         """Explain the prediction for ``graph`` by a predictor of batches of ``batch_size``.
 
@@ -46,16 +45,16 @@ class Explanation:
         seconds = predictor.operator_seconds(graph)
         if seconds is None:
             cost_s = batch_cost_s(graph, batch_size)
-            return cls(graph, latency_s, latency_s * cost_s / cost_s.sum(), 0.0, False)
+            return cls(graph, latency_s, graph.operators, latency_s * cost_s / cost_s.sum(), 0.0, False)
         seconds = seconds * (latency_s / predicted_s)
-        return cls(graph, latency_s, seconds, max(0.0, latency_s - float(seconds.sum())), True)
+        return cls(graph, latency_s, predictor.parts(graph), seconds, max(0.0, latency_s - float(seconds.sum())), True)
 
     def by_type(self) -> Mapping[str, tuple[int, float]]:
-        """Return number and seconds of operators by type, the most expensive first, and those of the call last."""
+        """Return number and seconds of parts by type, the most expensive first, and those of the call last."""
         counts: dict[str, tuple[int, float]] = {}
-        for operator, seconds in zip(self.graph.operators, self.seconds.tolist(), strict=True):
-            number, total = counts.get(operator.op, (0, 0.0))
-            counts[operator.op] = number + 1, total + seconds
+        for part, seconds in zip(self.parts, self.seconds.tolist(), strict=True):
+            number, total = counts.get(part.op, (0, 0.0))
+            counts[part.op] = number + 1, total + seconds
         by_type = dict(sorted(counts.items(), key=lambda item: -item[1][1]))
         return {**by_type, CALL: (1, self.call_s)} if self.call_s else by_type
 
@@ -65,8 +64,8 @@ class Explanation:
             "call_s": self.call_s,
             "by_type": {name: {"operators": n, "latency_s": s} for name, (n, s) in self.by_type().items()},
             "operators": [
-                {"name": operator.name, "op": operator.op, "latency_s": seconds}
-                for operator, seconds in zip(self.graph.operators, self.seconds.tolist(), strict=True)
+                {"name": part.name, "op": part.op, "latency_s": seconds}
+                for part, seconds in zip(self.parts, self.seconds.tolist(), strict=True)
             ],
         }
 
@@ -84,9 +83,8 @@ class BatchScaledPredictor(TrainedPredictor[OperatorGraph]):
     @classmethod
     def of(cls, trained: TrainedPredictor[OperatorGraph], batch_size: int) -> Self:
         """Return ``trained`` at this batch size."""
-        parts = {each.name: getattr(trained, each.name) for each in fields(TrainedPredictor)}
         setting = replace(trained.setting, batch_size=batch_size)
-        return cls(**{**parts, "setting": setting}, learnt=trained.setting.batch_size)
+        return cls(**{**vars(trained), "setting": setting}, learnt=trained.setting.batch_size)
 
     def predict(self, graphs: Sequence[OperatorGraph], unsure: np.ndarray | float = 0.0) -> Predictions:
         predictions = super().predict(graphs, unsure)
