@@ -332,6 +332,10 @@ def test_from_tables_to_a_predictor_of_a_device(networks: list[OperatorGraph], t
     assert scored.scores["all"]["mape"] < 0.1
     with pytest.raises(ArgumentError, match="2 settings of"):
         slotool.evaluate_predictor(tmp_path / "p", **measured)
+    # Labels that the base has already say nothing of its errors.
+    for device, is_warned in (("a", True), ("few", False)):
+        adapted = slotool.adapt_predictor(tmp_path / "p", **measured, rows={"device": device}, samples=4)
+        assert any("labels are in" in each for each in adapted.warnings) == is_warned
 
 
 def test_it_is_asked_for_alone(tmp_path: Path) -> None:

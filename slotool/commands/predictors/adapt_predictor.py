@@ -20,6 +20,9 @@ from slotool.sources import Paths
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.labels import LabelledSet
+    from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.transfer.adaptation import AdaptationRun
 
 
@@ -121,6 +124,8 @@ def adapt_predictor(
     if len(labelled) < MIN_LABELS:
         few = f"{len(labelled)} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}"
         raise InputError("; ".join([few, *remarks[:1]]))
+    if known := _known_labels(trained, labelled):
+        remarks.append(f"{known} of {len(labelled)} labels are in {base} already, so that errors of these say nothing")
     if labelled.unstable:
         remarks.append(
             f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "
@@ -133,3 +138,13 @@ def adapt_predictor(
         config = {**source.config(), "base": str(base), "samples": samples, **source.rows}
         run.save(written, config=config, seed=seed, force=force)
     return Adaptation(run, remarks, written)
+
+
+def _known_labels(base: TrainedPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph]) -> int:
+    """Return the number of networks that ``base`` has labels of in the setting of ``labelled``."""
+    from slotool.predictors.settings.predictor import SettingsPredictor
+
+    if not isinstance(base.predictor, SettingsPredictor):
+        return 0
+    same = [i for i, known in enumerate(base.predictor.settings) if not known.differences(labelled.setting)]
+    return sum(int(base.predictor.at(number).is_labelled(labelled.items).sum()) for number in same)
