@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import ArgumentError, GraphError, TableError
-from slotool.printable import duration, name_list, row_name
+from slotool.printable import counted, duration, name_list, row_name
 from slotool.sources import Paths, paths_of
 
 if TYPE_CHECKING:
@@ -156,9 +156,14 @@ class MeasuredNetworks:
             raise ArgumentError("latency", "its rows are co-located; train_predictor learns from them")
         return join_labels(self.table(), self.read_graphs(), self.rows)
 
+    def colocated_remarks(self) -> list[str]:
+        """Describe co-located rows, of which networks alone learn nothing; none without any."""
+        count = int((self._tables.rows["co_runners"] != "").sum())
+        return [f"{counted(count, 'co-located row')} left out: these are latencies of networks alone"] if count else []
+
     def remarks(self, labelled: LabelledSet[OperatorGraph]) -> list[str]:
         """Describe networks and rows that are left out, and rows of one network that disagree."""
-        sentences = []
+        sentences = self.colocated_remarks()
         if self._unknown is not None:
             sentences.append(f"{self._unknown}; they are left out")
         elif labelled.labels_without_graph:

@@ -106,6 +106,8 @@ def train_predictor(
         raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
     chosen = models_among(model, (AUTO, *built_in, many))
     if many in chosen:
+        for sentence in source.colocated_remarks():
+            reporter.warn(sentence)
         several = train_settings(join_settings(source.table(), source.read_graphs(), source.rows), seed, reporter)
         if written is not None:
             several.save(written, config=config | {"model": many}, seed=seed, force=force)
