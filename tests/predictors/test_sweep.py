@@ -13,6 +13,7 @@ from torch import nn
 import slotool as library
 from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.errors import ArgumentError, GraphError
+from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
@@ -119,15 +120,28 @@ def test_scaling_keeps_calls_and_weights_and_multiplies_the_rest(here: Path) -> 
     )
 
 
-def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> None:
+def of_batch_sizes(folder: Path, graphs: list[OperatorGraph], device: str, sizes: tuple[int, ...]) -> None:
+    """Write a predictor whose labels have these batch sizes."""
     from slotool.artifacts import create_artifact
 
-    graphs = random_networks(60, seed=2)
-    settings = tuple(Setting("far", "chip", "torch", 1, size) for size in (1, 8))
-    latency_s = np.column_stack([size**0.5 * synthetic_latency_s(graphs) for size in (1, 8)])
+    settings = tuple(Setting("far", device, "torch", 1, size) for size in sizes)
+    latency_s = np.column_stack([size**0.5 * synthetic_latency_s(graphs) for size in sizes])
     run = train_settings(SettingsLabelled(tuple(graphs), settings, latency_s))
-    with create_artifact(tmp_path / "p", "predictor", config={}) as writer:
+    with create_artifact(folder, "predictor", config={}) as writer:
         run.trained.write(writer)
+
+
+def test_a_batch_size_as_far_from_two_that_labels_had_is_scaled_from_the_larger(tmp_path: Path) -> None:
+    graphs = random_networks(60, seed=2)
+    of_batch_sizes(tmp_path / "p", graphs, "cpu", (1, 4))
+    found = swept(graphs[0], predictor=tmp_path / "p", sweep="batch=1:4")
+    assert [point.learnt for point in found.points] == [True, False, True]
+    assert "scaled from batch 4" in (found.points[1].no_interval or "")
+
+
+def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> None:
+    graphs = random_networks(60, seed=2)
+    of_batch_sizes(tmp_path / "p", graphs, "chip", (1, 8))
     found = library.predict(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1,8")
     assert found.latency_s[1] / found.latency_s[0] == pytest.approx(8**0.5, rel=0.1)
     assert np.isfinite(found.interval_s).all()

@@ -62,9 +62,10 @@ class Chosen:
 
         settings, numbers, size = self.settings, matching(self.settings, **facts), facts.get("batch_size")
         if not numbers and scaling and size is not None:
-            others = matching(settings, **{**facts, "batch_size": None})
-            distances = {i: abs(math.log(settings[i].batch_size / size)) for i in others if settings[i].device == CPU}
-            numbers = [i for i, distance in distances.items() if distance == min(distances.values())]
+            others = [i for i in matching(settings, **{**facts, "batch_size": None}) if settings[i].device == CPU]
+            sizes = {settings[i].batch_size for i in others}
+            nearest = min(sizes, key=lambda other: (abs(math.log(other / size)), -other), default=0)
+            numbers = [i for i in others if settings[i].batch_size == nearest]
         if not numbers:
             sheet = shipped_sheets().get(str(facts.get("device")).lower())
             if sheet is not None and sheet.name not in [setting.device for setting in settings]:
