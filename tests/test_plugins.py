@@ -308,7 +308,7 @@ def test_a_model_of_a_plugin_is_known_by_its_suffix_or_scheme(install: Install) 
 def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: Install) -> None:
     sentence = refusal(lambda: predictor_class("acme"))
     assert sentence.startswith("'acme' is no predictor of this slotool, which has linear, ")
-    assert sentence.endswith("; install the package that has it")
+    assert sentence.endswith("install the package that has it")
     install("acme", PREDICTOR, "predictors acme = acme:Acme")
     assert predictor_class("acme").name == "acme"
     sentence = refusal(lambda: predictor_class("acme", colocated=True))

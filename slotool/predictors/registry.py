@@ -51,5 +51,5 @@ def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any
             raise ArtifactError(f"{name!r} predicts {kinds} latencies, not {fitted_to[0]} ones")
         return plugin
     choices = ", ".join([*names, *registry.plugins])
-    missing = "" if name in PREDICTORS else "; install the package that has it"
+    missing = "" if name in PREDICTORS else "; train it again, or install the package that has it"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {choices}{missing}")

@@ -164,7 +164,7 @@ def test_artifact_of_a_newer_version_or_unknown_predictor_is_refused(run, tmp_pa
     for name, change, sentence in (
         ("newer", {"version": 5}, "predictor version 5, but this slotool reads version 4"),
         ("older", {"version": 3}, "train it again with train-predictor"),
-        ("unknown", {"name": "oracle"}, r"'oracle' is no predictor of this slotool.*; install the package that has it"),
+        ("unknown", {"name": "oracle"}, r"'oracle' is no predictor of this slotool.*install the package that has it"),
     ):
         run.save(tmp_path / "p", config={}, seed=0, force=True)
         old = open_artifact(tmp_path / "p")

@@ -104,9 +104,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
             raise InputError(f"setting {chosen} is none of the predictor's {len(model.settings)}")
         restored, residuals = cls(model, chosen), document["residuals"]["known"]
         if residuals and len(residuals) != len(model.settings):
-            raise InputError(
-                f"there are residuals of {len(residuals)} of the predictor's {len(model.settings)} settings"
-            )
+            raise InputError(f"residuals of {len(residuals)} settings do not fit the {len(model.settings)} settings")
         restored.known_residuals = tuple(Residuals.from_document(each) for each in residuals or ())
         return restored
 
