@@ -9,7 +9,9 @@ setup(
     package_data={
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
-        "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet", "timm-networks.parquet"],
+        "slotool.shipped_datasets": [
+            *("README.md", "tate-16k/*", "fashion-mnist-supernet-*.parquet", "timm-networks.parquet")
+        ],
         "slotool.predictors.settings": ["*.toml"],
         "slotool.serving.front": ["*.html"],
         "slotool.serving.protocol": ["*.json"],
