@@ -1,4 +1,4 @@
-"""Predict the latency of a torch network of one's own with a predictor that slotool ships."""
+"""Predict the latency of a torch network of one's own from its operators, timed on this machine."""
 
 from torch import nn
 
