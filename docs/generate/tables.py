@@ -11,8 +11,9 @@ from slotool.workloads.requests import REQUESTS_SCHEMA
 # What each is for, in the order in which one meets them.
 TABLES = (
     (LATENCY_SCHEMA, "How long a network or an operating point took; every raw sample is kept. "
-     "`profile` and `predict` write it."),
-    (OUTCOME_SCHEMA, "What each version answered for each example. `evaluate` writes it; `gen-rules` reads it."),
+     "`profile`, `family` and `predict` write it."),
+    (OUTCOME_SCHEMA, "What each version answered for each example. `evaluate`, `family` and `import-outcomes` "
+     "write it; `gen-rules` reads it."),
     (PREDICTIONS_SCHEMA, "Predicted beside measured latencies of networks."),
     (ARRIVALS_SCHEMA, "When requests arrive. `generate arrivals` writes it; `simulate` and `loadtest` read it."),
     (REQUESTS_SCHEMA, "One row per request of a load test. `loadtest` writes it."),
@@ -23,7 +24,7 @@ _INTRODUCTION = """# Tables
 
 Tables are Parquet with the schema's name and version in the metadata key `slotool`, or CSV of the same columns. In CSV
 the values of a list stand in one cell with `;` between them. A column without a default is required. Those of
-"measured tables" are written by `profile` alone. Columns that are not listed are kept and play no part. Errors name
+"measured tables" are written only by measurements. Columns that are not listed are kept and play no part. Errors name
 the file, the row and the column.
 """
 
