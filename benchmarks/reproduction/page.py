@@ -43,7 +43,8 @@ def _head(document: Mapping[str, Any]) -> str:
         f"{' --data $DATA' if setting['data'] else ''}`{data} makes all figures, {document['paper']}:NUMBER one. The "
         f"commands below ran, in that version, in the folder `{document['paper']}`; by hand, run them in order in an "
         "empty one. "
-        "`models/` and `datasets/` are slotool's own.\n"
+        "`models/` and `datasets/` are slotool's own. Commands, options and predictors that have left since are in "
+        "`benchmarks/LOG.md`, with dates.\n"
     )
 
 

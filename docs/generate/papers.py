@@ -35,7 +35,9 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
 
 def _page(paper: Paper, file: Path) -> str:
     if file.is_file():
-        return page(json.loads(file.read_text()))
+        # Reasons name present commands; a record has those of its version.
+        missing = [{"number": number, "why": why} for number, why in paper.missing]
+        return page({**json.loads(file.read_text()), "missing": missing})
     return f"# {paper.title}\n\n{paper.cited}\n\n*Not recorded yet:* `make reproduce` writes its figures.\n"
 
 
