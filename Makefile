@@ -104,7 +104,7 @@ reproduce: $(VENV)/.installed-demo
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
-	$(BIN)/python -m benchmarks slo_nn referees serving_peers serving_limits front_ends routing
+	$(BIN)/python -m benchmarks slo_nn referees serving_peers serving_limits front_ends
 
 # The windows of GPU time on this machine's CUDA device, some 70 minutes; it resumes. Nothing is installed: GPU_PYTHON is
 # a Python with a torch for CUDA and what benchmarks/GPU.md lists. GPU_OPTIONS: --window N, --rehearse.
