@@ -54,6 +54,8 @@ BENCHMARKS = (
 )
 # Those that install what they compare: run by name, and by ``make bench-peers``.
 WITH_PEERS = ("serving_peers", "serving_limits", "front_ends")
+# Measured some networks at a time, on idle minutes; a record shows those measured so far.
+KEPT = ("measured_here",)
 
 
 def main() -> int:

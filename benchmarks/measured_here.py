@@ -5,9 +5,9 @@ processes of its own, of which the median counts, as glibc returns freed memory 
 and CNNs of the same kind; ``keras`` and ``onnx``: graphs of those networks in fresh workers. The network as a whole, by
 a worker and by its operators is timed in turns, as the machine's speed drifts; then comes the prediction, compared with
 plain loops right before and after it. ``noise`` is what a single process is off their median. Each call measures
-``--count`` networks more into ``--keep``, so that an idle machine is needed for minutes only; without ``--group`` it
-prints the table of what is there. Beside the sums stand the shipped predictor as it is, and three coefficients fitted
-to ten labels that were drawn, ten times.
+``--count`` networks more into ``measured-here.jsonl``, so that an idle machine is needed for minutes only; without
+``--group`` it prints the table of what is there, as ``python -m benchmarks measured_here`` does. Beside the sums stand
+the shipped predictor as it is, and three coefficients fitted to ten labels that were drawn, ten times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from slotool.graphs import OperatorGraph
 
 Row = dict[str, Any]
 Loops = Sequence[Callable[[str], Any]]
-SECONDS, PROCESSES, TURNS, FEW, DRAWS = 0.4, 5, 3, 10, 10
+SECONDS, PROCESSES, FEW, DRAWS = 0.4, 5, 10, 10
+KEPT = Path("measured-here.jsonl")
 NETWORKS = {
     "timm": """
         resnet18 resnet50 resnext50_32x4d regnety_004 regnetx_008 efficientnet_b0 efficientnetv2_rw_t
@@ -89,7 +90,7 @@ def plain(name: str, threads: int) -> None:
     from slotool.process import cores_by_preference
     from slotool.timing.interference import Interference
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # a fork, below, would wait for ever for other threads
     module, shape, dtype = built(name)
     module.eval()
     os.sched_setaffinity(0, cores_by_preference()[:threads])
@@ -103,6 +104,7 @@ def plain(name: str, threads: int) -> None:
     with Interference(cores_by_preference()) as lost, torch.inference_mode():
         for line in sys.stdin:
             if line != "graph\n":
+                torch.set_num_threads(threads)
                 print(json.dumps(timed(lambda: module(*inputs, **named), lost)), flush=True)
             # In a process of its own: it would leave memory behind.
             elif child := os.fork():
@@ -152,13 +154,13 @@ def started(name: str, threads: int) -> Iterator[Callable[[str], Any]]:
             process.kill()
 
 
-def in_turns(graph: OperatorGraph, backend: str, threads: int, loops: Loops) -> Row:
+def in_turns(graph: OperatorGraph, backend: str, threads: int, loops: Loops, turns: int) -> Row:
     """Time the network in plain loops (torch only), in a worker and by its operators, in turns."""
     from slotool.profiling.operators import NetworkTimer
 
     plain_s, whole_s, sums_s, disturbed = [], [], [], []
     with NetworkTimer.opened(backend, "cpu", threads) as timer:
-        for _ in range(TURNS):
+        for _ in range(turns):
             latency = timer.network(graph)
             if latency is None:
                 raise RuntimeError(f"{backend} does not run it")
@@ -180,7 +182,7 @@ def in_turns(graph: OperatorGraph, backend: str, threads: int, loops: Loops) -> 
     }
 
 
-def row(name: str, group: str, threads: int) -> Row:
+def row(name: str, group: str, threads: int, turns: int) -> Row:
     """Measure one network and predict it."""
     import slotool
 
@@ -189,20 +191,20 @@ def row(name: str, group: str, threads: int) -> Row:
         loops = [stack.enter_context(started(name, threads)) for _ in range(PROCESSES if backend == "torch" else 1)]
         graph = OperatorGraph.from_document(loops[0]("graph\n"))
         loops = loops if backend == "torch" else []
-        turns = in_turns(graph, backend, threads, loops)
+        turn = in_turns(graph, backend, threads, loops, turns)
         began = time.perf_counter()
         predicted = slotool.predict(graph, backend=backend, threads=threads, progress=None)
         took = time.perf_counter() - began
         if loops:
             # Right before and right after: within the minute of the turns the speed of the machine changes.
             after_s = [loop("time\n")["seconds"] for loop in loops]
-            turns["measured_s"] = float(np.median(np.mean([turns["last_s"], after_s], axis=0)))
+            turn["measured_s"] = float(np.median(np.mean([turn["last_s"], after_s], axis=0)))
     low, high = predicted.interval_s[0].tolist()
     shipped = slotool.predict(
         graph, predictor="models/predictor" + ("" if backend == "keras" else "-torch"), progress=None
     )
     return {
-        "name": name, "group": group, "threads": threads, **turns, "sum_s": float(predicted.latency_s[0]), "low_s": low,
+        "name": name, "group": group, "threads": threads, **turn, "sum_s": float(predicted.latency_s[0]), "low_s": low,
         "high_s": high, "took_s": took, "shipped_s": float(shipped.latency_s[0]), "flops": graph.flops,
         "operators": len(graph.operators), "outputs": sum(operator.moved for operator in graph.operators),
     }  # fmt: skip
@@ -232,7 +234,7 @@ def shown(rows: list[Row]) -> None:
         own = [each for each in rows if (each["group"], each["threads"]) == (group, threads)]
         measured = np.array([each["measured_s"] for each in own])
         errors = np.array([each["sum_s"] for each in own]) / measured - 1
-        covered = [each["low_s"] <= each["measured_s"] <= each["high_s"] for each in own]
+        bounded = [each for each in own if np.isfinite(each["high_s"])]
         figures[f"{group}-{threads}"] = line = {
             "networks": len(own),
             "noise": float(np.mean([each["noise"] for each in own])),
@@ -240,36 +242,49 @@ def shown(rows: list[Row]) -> None:
             **{f"{way}_in_turns": float(np.mean([abs(each[way] - 1) for each in own])) for way in ("whole", "sum")},
             "mean": float(np.abs(errors).mean()),
             "median": float(np.median(np.abs(errors))),
-            "rank": float(spearmanr(measured, measured * (1 + errors)).statistic) if len(own) > 2 else float("nan"),
-            "covered": float(np.mean(covered)),
-            "width": float(np.median([each["high_s"] / each["low_s"] for each in own])),
+            "rank": float(spearmanr(measured, measured * (1 + errors)).statistic),
+            "bounded": len(bounded),
+            "covered": float(np.mean([each["low_s"] <= each["measured_s"] <= each["high_s"] for each in bounded])),
+            "width": float(np.median([each["high_s"] / each["low_s"] for each in bounded])),
             "shipped": float(np.abs(np.array([each["shipped_s"] for each in own]) / measured - 1).mean()),
-            "three_coefficients": float(np.abs(three_coefficients(own)).mean()) if len(own) > FEW else float("nan"),
+            "three_coefficients": float(np.abs(three_coefficients(own)).mean()) if len(own) > FEW else None,
         }
-        print(f"{group}, {threads} threads:", ", ".join(f"{name} {value:.3g}" for name, value in line.items()))
+        numbers = ", ".join(f"{name} {value:.3g}" for name, value in line.items() if value is not None)
+        print(f"{group}, {threads} threads: {numbers}")
     print(json.dumps(figures))
 
 
+def kept() -> list[Row]:
+    """Return the rows measured so far. Raises ``FileNotFoundError`` if there are none."""
+    return [json.loads(line) for line in KEPT.read_text().splitlines()]
+
+
 def main() -> None:
+    """Print the table of what was measured."""
+    shown(kept())
+
+
+def measure() -> None:
+    """Measure some networks more, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measured_here", description=__doc__)
     parser.add_argument("--group", choices=("torch", "small", "keras", "onnx"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--keep", type=Path, default=Path("measured-here.jsonl"))
+    parser.add_argument("--turns", type=int, default=3, help="of network, plain loops and operators")
     given = parser.parse_args()
-    rows = [json.loads(line) for line in given.keep.read_text().splitlines()] if given.keep.exists() else []
+    rows = kept() if KEPT.exists() else []
     there = {(each["group"], each["threads"], each["name"]) for each in rows}
     left = (
         [name for name in names(given.group) if (given.group, given.threads, name) not in there] if given.group else []
     )
     for name in left[: given.count]:
         try:
-            times = row(name, given.group, given.threads)
+            times = row(name, given.group, given.threads, given.turns)
         except Exception as error:  # one network is no reason to stop
             print(f"{name}: {type(error).__name__}: {str(error)[-300:]}", file=sys.stderr)
             continue
         rows.append(times)
-        with given.keep.open("a") as file:
+        with KEPT.open("a") as file:
             file.write(json.dumps(times) + "\n")
         print(
             f"{name}: {1e3 * times['measured_s']:.3f} ms, {times['sum_s'] / times['measured_s'] - 1:+.1%}",
@@ -279,4 +294,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure()

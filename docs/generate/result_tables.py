@@ -576,6 +576,20 @@ def settings(figures: Figures) -> list[Table]:
     return [Table("timm's tables, families held out: MAPE", ["device", *ways.values()], rows)]
 
 
+def measured_here(figures: Figures) -> list[Table]:
+    """Show errors of sums of operators that were measured here, by library and threads, beside baselines."""
+    rows = [
+        [name.replace("-", ", ") + (" thread" if name.endswith("-1") else " threads"), str(f["networks"]),
+         f"{percent(f['mean'], 1)}, {percent(f['median'], 1)}", f"{f['rank']:.3f}",
+         f"{percent(f['covered'], 0)} of {f['bounded']}", f"{f['width']:.2f}", percent(f["three_coefficients"], 0),
+         percent(f["shipped"], 0), percent(f["noise"], 1), percent(f["disturbed"], 1)]
+        for name, f in figures.items()
+    ]  # fmt: skip
+    heads = ["", "networks", "error, mean and median", "rank correlation", "90 % interval covers", "high ÷ low",
+             "three coefficients", "shipped predictor", "spread of processes", "disturbed blocks"]  # fmt: skip
+    return [Table("", heads, rows)]
+
+
 def ten_labels(figures: Figures) -> list[Table]:
     """Show error and coverage on all other networks after ten random labels, and the mean error of baselines."""
     baselines = {
@@ -689,6 +703,7 @@ TABLES: dict[str, Callable[[Figures], list[Table]]] = {
                overload, slo_nn,
                language_model, feed_forward, promises, kernel_checks, scheduling, far_profiles, traces, planned_served,
                planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, settings,
+               measured_here,
                ten_labels, certificates, certificate_kinds, ray_cluster,
                decision, rule_splits, best_version, serving_peers, front_ends, serving_limits)
 }  # fmt: skip

@@ -90,7 +90,7 @@ def test_a_benchmark_without_a_json_line_is_not_recorded(tmp_path: Path) -> None
 
 def test_every_benchmark_has_its_place_on_one_results_page() -> None:
     shown = [name for page in PAGES for name in benchmarks.marks(page.read_text())]
-    assert sorted(shown) == sorted(TABLES) == sorted([*runner.BENCHMARKS, *runner.WITH_PEERS])
+    assert sorted(shown) == sorted(TABLES) == sorted([*runner.BENCHMARKS, *runner.WITH_PEERS, *runner.KEPT])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
