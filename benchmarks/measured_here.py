@@ -237,7 +237,7 @@ def shown(rows: list[Row]) -> None:
         bounded = [each for each in own if np.isfinite(each["high_s"])]
         figures[f"{group}-{threads}"] = line = {
             "networks": len(own),
-            "noise": float(np.mean([each["noise"] for each in own])),
+            "noise": None if group in ("keras", "onnx") else float(np.mean([each["noise"] for each in own])),
             "disturbed": float(np.mean([each["disturbed"] for each in own])),
             **{f"{way}_in_turns": float(np.mean([abs(each[way] - 1) for each in own])) for way in ("whole", "sum")},
             "mean": float(np.abs(errors).mean()),
