@@ -125,7 +125,7 @@ class OperatorSum(Estimator[OperatorGraph]):
     def _estimated(self, call: OperatorCall) -> OperatorTime:
         """Estimate a call by a fit to measured operators of its type, or of all types if those are fewer than three."""
         if call.op not in self._fits:
-            every = [*self.times.times.values()]
+            every = [time for time in self.times.times.values() if time.seconds > 0]
             same_type = [time for time in every if time.op == call.op]
             self._fits[call.op] = _fitted(same_type if len(same_type) > 2 else every)
         seconds = float(self._fits[call.op] @ (1.0, call.flops, call.bytes))

@@ -42,12 +42,12 @@ class Explanation:
         """
         predicted_s = float(predictor.predict([graph])[0])
         latency_s = predicted_s if answer_s is None else answer_s
-        seconds = predictor.operator_seconds(graph)
-        if seconds is None:
+        if (seconds := predictor.operator_seconds(graph)) is None:
             cost_s = batch_cost_s(graph, batch_size)
             return cls(graph, latency_s, graph.operators, latency_s * cost_s / cost_s.sum(), 0.0, False)
         seconds = seconds * (latency_s / predicted_s)
-        return cls(graph, latency_s, predictor.parts(graph), seconds, max(0.0, latency_s - float(seconds.sum())), True)
+        call_s = max(0.0, round((latency_s - float(seconds.sum())) / latency_s, 9)) * latency_s
+        return cls(graph, latency_s, predictor.parts(graph), seconds, call_s, True)
 
     def by_type(self) -> Mapping[str, tuple[int, float]]:
         """Return number and seconds of parts by type, the most expensive first, and those of the call last."""

@@ -46,6 +46,8 @@ class Backend(ABC):
     oversubscribed: ClassVar[bool] = False
     # True if each subject on a CPU gets its own process (see ``worker.Forks``), as in a plain program.
     forks: ClassVar[bool] = True
+    # True if ``walk`` takes the fastest of its inferences, which hold no time of other processes.
+    walks_the_fastest: ClassVar[bool] = False
     # Advice for a missing device, as the end of a sentence.
     no_device_advice: ClassVar[str] = ""
 

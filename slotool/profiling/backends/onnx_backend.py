@@ -46,6 +46,7 @@ class OnnxBackend(Backend):
     no_device_advice = "CUDA needs the package onnxruntime-gpu in place of onnxruntime, and a GPU"
 
     precisions: ClassVar[tuple[str, ...]] = (FLOAT32, TF32)
+    walks_the_fastest: ClassVar[bool] = True
     _threads = 0  # onnxruntime's own choice
 
     @classmethod

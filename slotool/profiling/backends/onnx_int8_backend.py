@@ -37,6 +37,7 @@ class OnnxInt8Backend(OnnxBackend):
 
     name = "onnx-int8"
     precisions = ("int8",)
+    walks_the_fastest = False
     no_device_advice = "its kernels for whole numbers are those of the CPU"
 
     _int8_share = 0.0
