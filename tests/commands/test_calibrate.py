@@ -128,6 +128,16 @@ def test_a_network_far_smaller_than_those_checked_has_no_interval(cache: Path) -
     assert all("takes 1 s" in row["no_interval"] for row in found.document["predictions"])
 
 
+def test_estimates_leave_out_times_of_0(cache: Path) -> None:
+    library.predict(MLPS[:1], threads=1, progress=None)
+    times = OperatorTimes.load(cache, "torch", "cpu", 1)
+    times.times = {key: replace(time, seconds=0.0) if not time.op else time for key, time in times.times.items()}
+    times.save()
+    found = library.predict(MLPS, threads=1, measure=False, progress=None)
+    assert (found.latency_s > 0).all()
+    assert any(row["estimated_share"] for row in found.document["predictions"])
+
+
 def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:
     def checked(latency_s: float, operators: dict[str, tuple[int, float]]) -> CheckedNetwork:
         return CheckedNetwork("", "", "", latency_s, False, 1e-5, operators)
