@@ -134,8 +134,8 @@ def test_estimates_leave_out_times_of_0(cache: Path) -> None:
     times.times = {key: replace(time, seconds=0.0) if not time.op else time for key, time in times.times.items()}
     times.save()
     # No operator of its types was measured, so that the fit is over all.
-    found = library.predict(random_networks(1, seed=0, kind="cnn"), threads=1, measure=False, progress=None)
-    assert (found.latency_s > 0).all()
+    estimate = library.predict(random_networks(1, seed=0, kind="cnn"), threads=1, measure=False, progress=None)
+    assert (estimate.latency_s > 0).all()
 
 
 def test_errors_are_of_the_network_and_of_operators_that_others_share() -> None:

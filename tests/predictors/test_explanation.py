@@ -70,8 +70,8 @@ def test_predict_explains_as_table_and_document(slotool, tmp_path: Path) -> None
 
 def test_where_a_library_fuses_operators_the_times_are_those_of_its_calls() -> None:
     pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
-    found = library.predict(CNNS[0], backend="onnx", threads=1, explain=True)
-    (row,) = found.document["predictions"]
+    prediction = library.predict(CNNS[0], backend="onnx", threads=1, explain=True)
+    (row,) = prediction.document["predictions"]
     explanation = row["explanation"]
     assert explanation["learnt"]
     total = sum(each["latency_s"] for each in explanation["operators"]) + explanation["call_s"]
@@ -79,7 +79,7 @@ def test_where_a_library_fuses_operators_the_times_are_those_of_its_calls() -> N
     # By the names of ONNX, not of the graph.
     assert "Conv" in explanation["by_type"]
     assert "Conv2D" not in explanation["by_type"]
-    assert "by a roofline" not in str(found)
+    assert "by a roofline" not in str(prediction)
 
 
 def test_explaining_what_is_colocated_is_refused() -> None:

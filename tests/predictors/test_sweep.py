@@ -134,9 +134,9 @@ def of_batch_sizes(folder: Path, graphs: list[OperatorGraph], device: str, sizes
 def test_a_batch_size_as_far_from_two_that_labels_had_is_scaled_from_the_larger(tmp_path: Path) -> None:
     graphs = random_networks(60, seed=2)
     of_batch_sizes(tmp_path / "p", graphs, "cpu", (1, 4))
-    found = swept(graphs[0], predictor=tmp_path / "p", sweep="batch=1:4")
-    assert [point.learnt for point in found.points] == [True, False, True]
-    assert "scaled from batch 4" in (found.points[1].no_interval or "")
+    points = swept(graphs[0], predictor=tmp_path / "p", sweep="batch=1:4").points
+    assert [point.learnt for point in points] == [True, False, True]
+    assert "scaled from batch 4" in (points[1].no_interval or "")
 
 
 def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> None:

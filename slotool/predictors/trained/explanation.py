@@ -46,7 +46,7 @@ class Explanation:
             cost_s = batch_cost_s(graph, batch_size)
             return cls(graph, latency_s, graph.operators, latency_s * cost_s / cost_s.sum(), 0.0, False)
         seconds = seconds * (latency_s / predicted_s)
-        call_s = max(0.0, round((latency_s - float(seconds.sum())) / latency_s, 9)) * latency_s
+        call_s = max(0.0, round((latency_s - float(seconds.sum())) / latency_s, 9)) * latency_s  # errors of sums
         return cls(graph, latency_s, predictor.parts(graph), seconds, call_s, True)
 
     def by_type(self) -> Mapping[str, tuple[int, float]]:
