@@ -85,17 +85,7 @@ __all__ = [
     "train_xmc",
 ]
 
-# Functions that left, with what to call instead.
-_SUCCESSORS = {
-    "capture_applications": 'capture(slotool.PackageNetworks("keras", "all"), …)',
-    "capture_zoo": 'capture(slotool.PackageNetworks("timm", "families"), …)',
-    "plan_tables": "build_tables(…, dry_run=True)",
-    "predict_points": "profile_points(…, co_runners=…)",
-    "switching_plan_cost": "gen_switching_plan(…, dry_run=True)",
-    "train_colocation_predictor": "train_predictor(…)",
-}
-
-__getattr__ = names_on_demand(__name__, _SUCCESSORS)
+__getattr__ = names_on_demand(__name__)
 
 
 def __dir__() -> list[str]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 
-def names_on_demand(package: str, successors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def names_on_demand(package: str) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package (PEP 562) that offers what it imports ``if TYPE_CHECKING:``.
 
     The source states each name's module once, for type checkers, and is read for it here. A name stays in ``package``
-    once it was asked for. Raises ``AttributeError`` for other names; for one that left, with its successor.
+    once it was asked for. Raises ``AttributeError`` for other names.
     """
     modules = _checked_imports(Path(str(sys.modules[package].__file__)))
 
     def ask(name: str) -> Any:
-        if successors and name in successors:
-            raise AttributeError(f"{package}.{name} is now {package}.{successors[name]}")
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(modules[name]), name)

@@ -37,8 +37,6 @@ READ = ("slotool", "tests", "docs", "README.md", "ARCHITECTURE.md", "CONTRIBUTIN
 KEPT = {
     "slotool/elastic/supernets/space.py": r"\bdials\b",
     "tests/elastic/test_supernets.py": r"\bdials\b",
-    "slotool/tables/latency.py": r"\bvisits\b",
-    "tests/tables/test_tables.py": r"\bvisits\b",
 }
 
 

@@ -29,7 +29,6 @@ INTERFERENCE_SCHEMA = Schema(
         Column("example", "numbers", "of the same answers: number of the example in its split"),
         Column("k", "numbers", "of the same answers: share of nodes; NaN for a model without k"),
     ),
-    earlier={1: {"beside": "co_runners", "refused": "rejected"}},
 )
 
 

@@ -24,9 +24,7 @@ def save_document(path: str | Path, document: Mapping[str, Any], *, replace: boo
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def load_document(
-    path: str | Path, schema: str, version: int | tuple[int, ...], what: str, *, from_table: str = ""
-) -> dict[str, Any]:
+def load_document(path: str | Path, schema: str, version: int, what: str, *, from_table: str = "") -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Raises ``InputError`` for anything but a JSON object of this schema and version.
@@ -34,11 +32,10 @@ def load_document(
     Args:
         path: File to read.
         schema: Name of the schema that the document must state.
-        version: Accepted versions, newest last.
+        version: Version that it must state.
         what: Noun for the document in messages.
         from_table: Command that makes such a document of a table, for the message about a table.
     """
-    versions = version if isinstance(version, tuple) else (version,)
     require_regular(path)
     try:
         document = strict_json.read(Path(path))
@@ -51,9 +48,9 @@ def load_document(
         raise InputError(f"{path}: a table (Parquet), not a {what} (JSON){hint}") from error
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise InputError(f"{path}: not a {what} (schema {schema})")
-    if document.get("schema_version") not in versions:
+    if document.get("schema_version") != version:
         name, stated = schema.rpartition("/")[2], str(document.get("schema_version"))[:40]
-        raise InputError(f"{path}: {name} schema version {stated}, expected {versions[-1]}")
+        raise InputError(f"{path}: {name} schema version {stated}, expected {version}")
     return document
 
 

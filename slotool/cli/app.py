@@ -51,14 +51,6 @@ THEMES: Mapping[str, tuple[str, ...]] = {
 # Functions with another name than their command.
 FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectures"), "generate_networks")
 FUNCTIONS |= {"profile solo": "profile"}
-# Commands that left, with what to type instead.
-SUCCESSORS = {
-    "predict-points": "profile points --co-runners",
-    "compare-predictors": "train-predictor",
-    "evaluate-colocated": "profile points --co-runners",
-    "train-colocation-predictor": "train-predictor",
-    "update-tables": "build-tables --data",
-}
 # Functions of commands that Python callers do not have, as module:function.
 OF_COMMANDS = {"demo": "slotool.demo:demo"}
 # Conversion of a command's options before its function takes them, as module:function.
@@ -139,7 +131,7 @@ app = typer.Typer(
 def command() -> Any:
     """Return the parser of the command line, made once for all calls of a process."""
     root: Any = typer.main.get_command(app)
-    root.commands, root.successors = _by_theme(), SUCCESSORS
+    root.commands = _by_theme()
     root.params += [option for option in common_options() if option.name != "config"]
     return root
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -83,13 +83,6 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """Commands by theme, each with its first sentence; ``--version`` at the end, where it takes no lines of its own."""
-
-    successors: Mapping[str, str] = {}
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in self.successors:
-            raise typer.BadParameter(f"slotool {cmd_name} is now slotool {self.successors[cmd_name]}", ctx=ctx)
-        return super().get_command(ctx, cmd_name)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         text, examples = parted(self.help or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from slotool.machine import throttled
 from slotool.profiling.measurers import measurer_for
 from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan
 from slotool.profiling.process import MeasuringWorker
-from slotool.profiling.rows import Key, Row, by_key, check_row, doubt, key_of, present_names
+from slotool.profiling.rows import Key, Row, by_key, check_row, doubt, key_of
 from slotool.tables import LatencyTable
 from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.interference import OtherWork
@@ -232,11 +232,11 @@ def _finished(out: Path, settings: Settings, journal: Journal | JournalContent) 
     is_source = source.get("id") == journal.id
     if journal.replaces and not is_source:
         return _checked(journal, out)
-    earlier = present_names(table.provenance["configuration"])
-    refuse_other(earlier, settings.configuration(), out, table.provenance.get("machine_facts"))
+    refuse_other(
+        table.provenance["configuration"], settings.configuration(), out, table.provenance.get("machine_facts")
+    )
     unsaved = _checked(journal, out)[source.get("rows", 0) if is_source else 0 :]
-    rows = [_completed(row, table.provenance) for row in table.rows.to_dict("records")]
-    return [*rows, *unsaved]
+    return [*({**MEASURED_COLUMNS, **row} for row in table.rows.to_dict("records")), *unsaved]
 
 
 def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
@@ -250,20 +250,6 @@ def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
                 "remove that line, or add --force to begin again"
             ) from error
     return list(journal.rows)
-
-
-def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
-    """Return a row of a table; those of earlier versions get their rounds and limits."""
-    full = {**MEASURED_COLUMNS, **{str(name): value for name, value in row.items()}}
-    count = len(full["samples_s"])
-    if not len(full["samples_per_round"]) and count:
-        # Rounds of a row share its runs evenly; their beginnings were not stored.
-        parts = min(int(full["rounds"]), count)
-        full["samples_per_round"] = [count // parts + (part < count % parts) for part in range(parts)]
-    limit = full["limit_s"]
-    if full["status"] == "timeout" and (limit is None or math.isnan(limit)):
-        full["limit_s"] = provenance.get("timeout_s")
-    return full
 
 
 def _make_durable(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool import strict_json
-from slotool.tables.latency import EARLIER_NAMES, LATENCY_SCHEMA
+from slotool.tables.latency import LATENCY_SCHEMA
 from slotool.tables.rounds import USUAL_NOISE, median_interval, round_medians, rounds_agree
 from slotool.timing.timer import StoppingRule, is_stable
 
@@ -39,11 +39,6 @@ class _Parts:
     samples_per_round: list[int] = field(default_factory=list)
     solo_s: list[float] = field(default_factory=list)
     device_samples_s: list[float] = field(default_factory=list)
-
-
-def present_names(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row or a configuration of an earlier version with the present names."""
-    return {EARLIER_NAMES.get(name, name): value for name, value in mapping.items()}
 
 
 def check_row(row: Row) -> None:

@@ -23,8 +23,6 @@ from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Constraint, Ki
 
 # Values of rows without a device or machine.
 UNKNOWN_DEVICE = UNKNOWN_MACHINE = "unknown"
-# Names until version 1, and what they are now.
-EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
 
 
 def _measured(
@@ -106,7 +104,6 @@ LATENCY_SCHEMA = Schema(
         *_MEASURED,
         *_AT_TIMES,
     ),
-    earlier={1: EARLIER_NAMES},
 )
 
 # Columns of every measured row, and the cells of one without samples.

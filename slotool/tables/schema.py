@@ -7,7 +7,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -93,15 +93,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named, versioned set of columns. Extra columns in a file are kept as they are.
-
-    ``earlier``: by version that is still read, the columns it called otherwise and their present names.
-    """
+    """A named, versioned set of columns. Extra columns in a file are kept as they are."""
 
     name: str
     version: int
     columns: tuple[Column, ...]
-    earlier: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def load(self, path: Path, prepare: Prepare | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Return the rows and provenance of a Parquet or CSV file.
@@ -221,15 +217,13 @@ class Schema:
                 f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in (str(header.get("schema")), self.name)
             ]
             raise TableError(f"{path}: holds {kinds[0]} table, not {kinds[1]} table")
-        version = header.get("schema_version", self.version)
-        if version != self.version and version not in self.earlier:
+        if (version := header.get("schema_version", self.version)) != self.version:
             raise TableError(
                 f"{path}: {self.name} schema version {version}, but this slotool reads version {self.version}"
             )
         if table.num_rows == 0:
             raise TableError(f"{path}: the table has no rows")
         with strict_json.assembling(path, f"a {self.name} table", error=TableError):
-            frame = frame.rename(columns=dict(self.earlier.get(version, {})))
             return self.validate(frame, str(path)), dict(header.get("provenance", {}))
 
 

@@ -370,8 +370,6 @@ def test_a_solo_predictor_goes_beside_one_of_co_located_latency_only(slotool, me
     graphs = ["--graphs", measured / "all.jsonl", "-o", tmp_path / "p"]
     finished = slotool("train-predictor", measured / "alone.parquet", *graphs, "--solo", both)
     assert (finished.exit_code, "--solo" in finished.stderr) == (2, True)
-    gone = slotool("train-colocation-predictor", measured / "alone.parquet", *graphs)
-    assert (gone.exit_code, "is now slotool train-predictor" in gone.stderr) == (2, True)
 
 
 def test_parts_of_an_artifact_load_apart_and_answer_alike(both: Path, measured: Path) -> None:

@@ -1,13 +1,11 @@
 """Promises above the truly best version, which need not be the one that looks best in the table."""
 
-import json
-
 import numpy as np
 import pytest
 
 from benchmarks.best_version import CASES, Case, measured, requests
 from slotool.errors import InputError
-from slotool.rules import OSFA, RuleSet, generate_rules
+from slotool.rules import OSFA, generate_rules
 from slotool.rules.monitor.verdict import verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
@@ -77,15 +75,6 @@ def test_groups_are_promised_above_each_version_too() -> None:
         group="group",
     )  # fmt: skip
     assert [rule.promised for rule in rules.rules] == [False, True]
-
-
-def test_a_file_without_a_reference_is_about_the_version_that_looked_best(tmp_path) -> None:
-    made = generate_rules(family_outcomes(500), [0.0, 0.1], tolerance_kind="absolute", policies=["osfa"], best="large")
-    document = made.document()
-    del document["reference"]
-    (tmp_path / "old.json").write_text(json.dumps({**document, "schema_version": 3}))
-    old = RuleSet.load(tmp_path / "old.json")
-    assert (old.reference, old.best_words, old.best_bound) == ("observed", "large", 0.0)
 
 
 def test_about_as_many_examples_are_named_as_show_a_saving_in_half_of_the_tables() -> None:

@@ -59,7 +59,7 @@ def test_the_label_of_a_cascade_is_one_short_line_that_metrics_and_headers_carry
         from_point(OperatingPoint.parse(label))
 
 
-def test_rules_of_cascades_survive_their_file_and_those_of_the_second_version(tmp_path: Path) -> None:
+def test_rules_of_cascades_survive_their_file(tmp_path: Path) -> None:
     rules = generate_rules(_overconfident(2000, 0), [0.05], ["cost"], 0.95, tolerance_kind="absolute")
     assert rules.rules[0].point.get("cascade")
     rules.save(tmp_path / "rules.json")
@@ -68,10 +68,6 @@ def test_rules_of_cascades_survive_their_file_and_those_of_the_second_version(tm
     entry = document["rules"][0]
     assert entry["point"] == rules.rules[0].point.label
     assert entry["tree"]["steps"]
-    tree = json.dumps(entry["tree"], separators=(",", ":"))
-    old = {**entry, "point": OperatingPoint.of(policy="cascade", tree=tree).key}
-    (tmp_path / "old.json").write_text(json.dumps({**document, "schema_version": 2, "rules": [old]}))
-    assert RuleSet.load(tmp_path / "old.json").rules == rules.rules
     for wrong in ({**entry, "tree": {**entry["tree"], "answer": "surer"}}, {**entry, "tree": {}}):
         (tmp_path / "wrong.json").write_text(json.dumps({**document, "rules": [wrong]}))
         with pytest.raises(InputError, match="rule 1"):

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.colocation.back_to_back import aclo, fixed, lcao, profile_rows, run
 from benchmarks.colocation.chooser import Lcao
 from benchmarks.colocation.measured import CoLocationSettings, measure
-from benchmarks.colocation.table import INTERFERENCE_SCHEMA, InterferenceTable
+from benchmarks.colocation.table import InterferenceTable
 from slotool.data.dataset import Split
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
 from slotool.errors import InputError
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile
 from slotool.tables import FULL, LatencyTable, OperatingPoint
-from slotool.tables.schema import METADATA_KEY
 
 HALF = OperatingPoint.of(k=0.5)
 
@@ -100,22 +96,6 @@ def test_alone_the_measured_profile_is_planned_with_and_deadlines_are_swept(esti
     assert 1e6 * only.table.deadlines_s == pytest.approx([measured.deadline_us])
     chosen = measure(Halved(), data, {}, replace(settings, deadlines_us=(5.0, 1e6)), latency=measured.latency)
     assert [answers.mean_k for answers in chosen.table.answers("lcao", 0)][-1] == pytest.approx(1.0)
-
-
-def test_a_table_of_schema_version_1_reads_as_the_present_one(tmp_path: Path) -> None:
-    ways = [fixed("full", FULL, queries())]
-    run(ways, queries(), 0.001)
-    table = InterferenceTable(pd.DataFrame([way.row(queries(), 2) for way in ways]))
-    path = tmp_path / "earlier.parquet"
-    table.save(path)
-    written = pq.read_table(path).rename_columns(
-        [{"co_runners": "beside", "rejected": "refused"}.get(name, name) for name in table.rows.columns]
-    )
-    header = {"schema": INTERFERENCE_SCHEMA.name, "schema_version": 1, "provenance": {}}
-    pq.write_table(written.replace_schema_metadata({METADATA_KEY: json.dumps(header)}), path)
-    read = InterferenceTable.load(path)
-    assert read.co_runner_counts == [2]
-    assert list(read.rows["rejected"]) == [0]
 
 
 def interference_table() -> InterferenceTable:

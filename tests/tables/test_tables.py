@@ -138,17 +138,6 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         LatencyTable.load(path)
 
 
-def test_an_earlier_schema_is_read_under_the_present_names(tmp_path: Path) -> None:
-    path = tmp_path / "latency.parquet"
-    LatencyTable(LatencyTable.of(ROWS).rows.assign(visits=2, disturbed=True, policy="split")).save(path)
-    table = pq.read_table(path)
-    header = table.schema.metadata[b"slotool"].replace(b'"schema_version": 2', b'"schema_version": 1')
-    pq.write_table(table.replace_schema_metadata({b"slotool": header}), path)
-    rows = LatencyTable.load(path).rows
-    assert {"visits", "disturbed", "policy"}.isdisjoint(rows)
-    assert (rows["rounds"].iloc[0], rows["interrupted"].iloc[0], rows["placement"].iloc[0]) == (2, True, "split")
-
-
 def test_rows_as_mappings_keep_columns_that_no_schema_names(tmp_path: Path) -> None:
     rows = [
         {"subject": "a", "latency_s": [0.1], "accuracy": 0.5, "note": "cold"},

@@ -38,9 +38,6 @@ from slotool.tables import OperatingPoint, OutcomeTable
 
 RULES_SCHEMA = "slotool/rules"
 RULES_VERSION = 4
-# Version 1 had no cascades and no least savings; version 2 also held a cascade's tree in the text of its point; before
-# version 4 every tier had a bound, above the version that looked best, and no checksums of versions.
-READABLE_VERSIONS = (1, 2, 3, 4)
 # Version that bounds are above: the truly best one, a named one, or the one with the fewest observed errors.
 ANY, NAMED, OBSERVED = "any", "named", "observed"
 REFERENCES = (ANY, NAMED, OBSERVED)
@@ -282,7 +279,7 @@ class RuleSet:
     def load(cls, path: str | Path) -> RuleSet:
         """Read the JSON file. Raises ``InputError`` for another file, schema version, or contradictory parts."""
         remedy = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
-        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=remedy)
+        document = load_document(path, RULES_SCHEMA, RULES_VERSION, "rule set", from_table=remedy)
         with strict_json.assembling(path, "a rule set"):
             entries = document.get("rules")
             if not isinstance(entries, list) or not entries:
@@ -322,8 +319,6 @@ def _rule(entry: Any, where: str) -> Rule:
 
 def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
     """Return the point of a file's text, a cascade's from its tree."""
-    if written.get("tree") is not None:  # version 2
-        return from_point(written).point
     if written.get("cascade") is None:
         return written
     if "tree" not in entry:
