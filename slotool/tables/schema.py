@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import TableError
-from slotool.printable import row_name
+from slotool.printable import nearest, row_name
 from slotool.regular_files import require_regular
 
 Kind = Literal["text", "integer", "number", "flag", "numbers"]
@@ -38,6 +38,8 @@ LIST_SEPARATOR = ";"
 # Maximum number of columns in a file, carried ones included: each is a pandas column.
 MAX_COLUMNS = 1_000
 MAX_HEADER_CHARACTERS = 100_000
+# Similarity of a column's name, as of difflib, from which it is a declared one misspelt: batchsize, thread, lantency_s.
+SURELY_MISSPELT = 0.9
 # Errors of pyarrow for damaged files; a name that is not UTF-8 is a ValueError.
 _NOT_PARQUET = (pa.ArrowException, OSError, ValueError)
 
@@ -194,7 +196,15 @@ class Schema:
             frame = frame if prepare is None else prepare(frame)
         except TableError as error:
             raise TableError(f"{path}: {error}") from error
+        self._require_no_misspelt(frame, path)
         return self.validate(frame, str(path))
+
+    def _require_no_misspelt(self, frame: pd.DataFrame, path: Path) -> None:
+        """Raise ``TableError`` for a column that can only be meant as one that the table lacks."""
+        absent = [column.name for column in self.columns if not {column.name, column.alias} & {*frame.columns}]
+        for name in frame.columns.difference([*self._names, *(column.alias for column in self.columns)]):
+            if (meant := nearest(name, absent, SURELY_MISSPELT)) is not None:
+                raise TableError(f"{path}: column {name} is not read; rename it to {meant}, or leave it out")
 
     def _load_parquet(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         try:

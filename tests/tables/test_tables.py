@@ -84,6 +84,7 @@ def test_every_table_reads_the_same_from_csv_as_it_was_written(rows: list[tuple[
         ("", "not a CSV table"),
         ("subject,samples_s\n", "no rows"),
         ("subject\na\n", "column samples_s or latency_s is missing"),
+        ("subject,latency_s,batchsize\na,1,16\n", "column batchsize is not read; rename it to batch_size"),
         ("subject,samples_s\na,0.1;x\n", "row 1, column samples_s: '0.1;x' is not a list of numbers"),
         ("subject,samples_s\na,0.1\nb,-0.1\n", "row 2, column samples_s"),
         ("subject,samples_s\na,nan\n", "row 1, column samples_s"),
