@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -45,6 +46,11 @@ class Command(TyperCommand):
             # The parser would take the next option for the value.
             if value[:1] == option[:1] == "-" and value in every and not getattr(every.get(option), "is_flag", True):
                 raise typer.BadParameter(f"it needs a value, and {value} is an option", ctx=ctx, param_hint=option)
+        _, _, parsed = self.make_parser(ctx).parse_args([*args])
+        for param, times in Counter(parsed).items():
+            if times > 1 and not (getattr(param, "multiple", False) or getattr(param, "is_flag", False)):
+                # The parser would take the last one only.
+                raise typer.BadParameter("it takes one value, and is given twice", ctx=ctx, param_hint=param.opts[-1])
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it

@@ -133,6 +133,14 @@ def test_the_first_minute_ends_with_a_command_each(slotool) -> None:
     assert words[0] == "predict"
 
 
+def test_an_option_of_one_value_is_refused_where_it_is_given_twice(slotool) -> None:
+    sweeps = ("--sweep", "batch=1:4", "--sweep", "threads=1:2")
+    twice = slotool("predict", "--networks", "resnet50", *sweeps)
+    assert twice.exit_code == 2
+    assert "--sweep" in twice.stderr
+    assert slotool("doctor", "--json", "--json").exit_code in (0, 1)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [

@@ -75,7 +75,6 @@ def test_the_proposal_is_what_is_measured_and_the_same_command_resumes(slotool, 
         (["--samples", 31], "graphs.parquet: 30 networks to choose from, but 31 are to be measured; add graph files"),
         (["--batch-size", "1,8"], "adapts to one batch size"),
         (["--keras", "all"], "among the networks of graph files"),
-        (["--for", "nowhere"], "no such artifact folder"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(slotool, base: Path, out: Path, more: list[Any], sentence: str) -> None:
@@ -83,6 +82,13 @@ def test_what_cannot_be_is_one_sentence(slotool, base: Path, out: Path, more: li
     assert done.exit_code == 2
     assert sentence in " ".join(done.stderr.replace("│", " ").split())
     assert not any(out.parent.iterdir())
+
+
+def test_a_predictor_that_is_not_there_is_one_sentence(slotool, base: Path, out: Path) -> None:
+    command = [Path("nowhere") if part == base else part for part in arguments(base, out)]
+    done = slotool(*command)
+    assert done.exit_code == 2
+    assert "no such artifact folder" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_samples_go_with_for_only(slotool, base: Path, out: Path) -> None:
