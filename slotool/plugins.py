@@ -11,10 +11,13 @@ is an error only where its name is asked for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Generic, TypeVar
 
 from slotool.errors import InputError, PluginError
@@ -72,6 +75,30 @@ def installed(group: str) -> tuple[Plugin, ...]:
         package, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
         plugins.append(Plugin(group, *map(printable, (point.name, point.value, package, version))))
     return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
+
+
+def plugin_that_raised(error: BaseException) -> Plugin | None:
+    """Return a plugin of the package whose code raised ``error``, itself or by a library; None if slotool's code did.
+
+    Raises ``PluginError`` as ``installed`` does.
+    """
+    authors: dict[Path, Plugin | None] = {_code_of("slotool"): None}
+    for plugin in (plugin for group in GROUPS for plugin in installed(group)):
+        package = plugin.place.partition(":")[0].partition(".")[0]
+        if package in sys.modules:
+            authors[_code_of(package)] = plugin
+    for frame, _ in reversed([*walk_tb(error.__traceback__)]):
+        # A frame of a compiled function has a file, but no module.
+        file = Path(frame.f_code.co_filename)
+        if (code := next((place for place in (file, *file.parents) if place in authors), None)) is not None:
+            return authors[code]
+    return None
+
+
+def _code_of(package: str) -> Path:
+    """Return the folder of an imported package, or the file of a module."""
+    module = sys.modules[package]
+    return Path(module.__path__[0] if hasattr(module, "__path__") else str(module.__file__))
 
 
 class Registry(Generic[_Loaded]):

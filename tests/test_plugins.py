@@ -17,6 +17,7 @@ from slotool.cli.help import PARAMETERS
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.slo_nn.rankers.registry import ranker_class
 from slotool.errors import ArgumentError, InputError
+from slotool.graphs.store import write_graphs
 from slotool.models.loading import load
 from slotool.plugins import Registry
 from slotool.predictors.registry import predictor_class
@@ -26,7 +27,9 @@ from slotool.scheduling.edf import Query
 from slotool.scheduling.policy import Policy
 from slotool.serving.engines.choice import make_engine
 from slotool.simulation import Scenario, simulate
+from slotool.tables import LatencyTable
 from slotool.testing.policies import queue_of, three_versions
+from slotool.testing.predictors import random_networks, synthetic_latency_s
 from slotool.testing.rules import family_outcomes
 
 Install = Callable[..., None]
@@ -110,6 +113,17 @@ from slotool.predictors.solo.linear import LinearPredictor
 class Acme(LinearPredictor):
     name = "acme"
     fitted_to = ("solo",)
+"""
+WRONG_PREDICTOR = """
+import numpy as np
+from slotool.predictors.solo.linear import LinearPredictor
+
+
+class Acme(LinearPredictor):
+    name = "acme"
+
+    def predict(self, graphs):
+        return {returned}
 """
 STEPS = """
 from slotool.predictors.solo.linear import LinearPredictor
@@ -316,6 +330,27 @@ def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: 
     assert "no ranker 'os:system'" in refusal(lambda: ranker_class("os:system"))
 
 
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        ("-super().predict(graphs)", "predictor 'acme' did not return a number of seconds above 0"),
+        ("[1.0]", "predictor 'acme' did not return a number of seconds above 0"),
+        ("np.linalg.inv(np.zeros((2, 2)))", "this is a fault of the predictor 'acme' of acme 1.0"),
+    ],
+)
+def test_a_fault_of_a_plugin_is_called_so(slotool, install: Install, tmp_path: Path, returned, sentence) -> None:
+    install("acme", WRONG_PREDICTOR.format(returned=returned), "predictors acme = acme:Acme")
+    graphs = random_networks(200, seed=0)
+    write_graphs(tmp_path / "graphs.parquet", graphs)
+    seconds = synthetic_latency_s(graphs)
+    rows = ({"subject": graph.id, "samples_s": [each]} for graph, each in zip(graphs, seconds, strict=True))
+    LatencyTable.of(rows).save(tmp_path / "latency.parquet")
+    inputs = (tmp_path / "latency.parquet", "-g", tmp_path / "graphs.parquet", "-o", tmp_path / "p")
+    trained = slotool("train-predictor", *inputs, "--model", "acme")
+    assert trained.exit_code == 3
+    assert sentence in trained.stderr
+
+
 def test_doctor_lists_plugins_and_says_which_cannot_be_used(slotool, install: Install) -> None:
     install(
         "acme",
@@ -349,6 +384,7 @@ def test_help_lists_names_of_plugins(slotool, install: Install) -> None:
 
 
 def test_metadata_that_cannot_be_read_are_one_sentence_and_leave_help_whole(slotool, install, monkeypatch) -> None:
+    make_policy("maxbatch", ControlGrid(three_versions()), 1e4)  # Numba searches for its own when it is first used
     install("acme", "", "policies")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **group: 1 / 0)
     assert "cannot be read: ZeroDivisionError: division by zero" in refusal(lambda: policies().load("x"))

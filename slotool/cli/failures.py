@@ -11,12 +11,14 @@ from slotool.cli import terminal
 from slotool.errors import (
     AlreadyExistsError,
     InputError,
+    PluginError,
     PromiseBroken,
     RunError,
     SlotoolError,
     TimedOut,
 )
 from slotool.extras import missing_package
+from slotool.plugins import plugin_that_raised
 from slotool.printable import printable
 from slotool.regular_files import LOOP
 
@@ -74,8 +76,17 @@ def _explain(error: BaseException) -> tuple[str, Failure]:
         return f"{where}{sentence}", Failure(3 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2, hint)
     if isinstance(error, ModuleNotFoundError):
         return str(missing_package(str(error.name).partition(".")[0])), Failure(3)
-    hint = "this is a fault of slotool; --verbose shows where"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", Failure(3, hint)
+    sentence = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return sentence, Failure(3, f"this is a fault of {_author(error)}; --verbose shows where")
+
+
+def _author(error: BaseException) -> str:
+    """Return the name of whose code raised ``error``: a plugin's, or slotool's."""
+    try:
+        plugin = plugin_that_raised(error)
+    except PluginError:
+        plugin = None
+    return "slotool" if plugin is None else f"the {plugin}"
 
 
 def _sentence(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Self, cast
 
@@ -126,6 +127,19 @@ class SettingPredictor(ABC, Generic[Asked]):
         )
 
 
+def _predicted(predictor: Predictor[Asked], graphs: Sequence[Asked]) -> tuple[np.ndarray, np.ndarray]:
+    """Predict latency and spread. Raises ``RunError`` for a predictor that returns no positive number for each."""
+    latency_s, spread = np.empty(0), np.empty(0)
+    with suppress(FloatingPointError), np.errstate(over="raise", invalid="raise"):
+        latency_s, spread = predictor.predict_and_spread(graphs)
+    if not np.shape(latency_s) == np.shape(spread) == (len(graphs),) or not np.greater(latency_s, 0).all():
+        raise RunError(
+            f"predictor {predictor.name!r} did not return a number of seconds above 0 for each network: its training "
+            "diverged, its file is damaged, or its code, if of a plugin, is wrong"
+        )
+    return latency_s, spread
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainedPredictor(SettingPredictor[Asked]):
     """Fitted predictor of networks or co-locations, with the parts that are the same for all predictors.
@@ -167,7 +181,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
         graphs, latency_s = train
         unseen_graphs, unseen_s = labelled.take(split.dev[1::2])
         predictor.fit(train, labelled.take(split.dev[::2]), seed=seed, progress=progress)
-        predicted_s, spread = predictor.predict_and_spread(unseen_graphs)
+        predicted_s, spread = _predicted(predictor, unseen_graphs)
         residuals = Residuals.of(unseen_s, predicted_s, spread)
         residuals.interval(NOMINAL_COVERAGE)
         trained = cls(
@@ -187,13 +201,7 @@ class TrainedPredictor(SettingPredictor[Asked]):
         if self.domain is not None:
             networks = Batch.of(cast("Sequence[OperatorGraph]", graphs))
             graphs = cast("Sequence[Asked]", networks)
-        try:
-            with np.errstate(over="raise", invalid="raise"):
-                latency_s, spread = self.predictor.predict_and_spread(graphs)
-        except FloatingPointError:
-            latency_s, spread = np.empty(0), np.empty(0)
-        if not latency_s.shape == spread.shape == (len(graphs),) or not (latency_s > 0).all():
-            raise RunError("the predictor's latency is no number above 0: its file is damaged; train it again")
+        latency_s, spread = _predicted(self.predictor, graphs)
         residuals, distances = self.interval_residuals, list[Distance]()
         low, high = (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
         outside: list[str | None]
