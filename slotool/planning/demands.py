@@ -273,7 +273,7 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
 
 
 def require_served(demands: Sequence[Demand], *, with_data: bool) -> None:
-    """Raise ``ArgumentError`` for a point that a latency table lacks, as its artifact could not be served by policies.
+    """Raise ``ArgumentError`` for a latency table that is not of the artifact, or lacks a point: policies need each.
 
     ``with_data``: Raise ``DataError`` for data of which no requests can be made.
     """
@@ -292,6 +292,12 @@ def require_served(demands: Sequence[Demand], *, with_data: bool) -> None:
                 split = examples_sent(demand.outcomes, demand.data)
                 dataset_of(model, demand.data, needs_labels=False).examples(split)
         for worker in demand.workers.values() if demand.tiers is None else ():
+            if (subject := worker.profile.subject) != model.name:
+                raise ArgumentError(
+                    "latency",
+                    f"{worker.source} has latencies of {subject}, and {artifact} is called {model.name}, so that it "
+                    f"could not be served by them: predict --family {quote(model.name)}",
+                )
             profiled = {point.key for point, _ in worker.profile.samples_us}
             if lacking := [point.key for point in model.points if point.key not in profiled]:
                 raise ArgumentError(

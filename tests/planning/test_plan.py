@@ -469,6 +469,17 @@ def test_a_device_that_is_not_here_is_said_before_anything_is_planned(tmp_path: 
         )  # fmt: skip
 
 
+def test_latencies_of_another_name_than_the_artifacts_are_refused_before_anything_is_planned(tmp_path: Path) -> None:
+    table = LatencyTable.load(LATENCY)
+    LatencyTable(table.rows.assign(subject="digits")).save(tmp_path / "renamed.parquet")
+    artifact = DATASETS.parent / "models" / "supernet"
+    with pytest.raises(ArgumentError, match=r"latency: .*digits.* is called supernet.*--family supernet"):
+        api.plan(
+            tmp_path / "renamed.parquet", outcomes=OUTCOMES, rate=100.0, deadline_ms=20, artifact=artifact,
+            out=tmp_path / "s.toml",
+        )  # fmt: skip
+
+
 def test_data_that_cannot_be_sent_are_an_error_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("pixel,digit\n0,1\n1,0\n")
     with pytest.raises(DataError, match="kind"):

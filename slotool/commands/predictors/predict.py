@@ -107,8 +107,8 @@ def predict(
             ``{"batch": [1, 4]}``. A ``predictor`` of a CPU scales other batch sizes than its labels' by a roofline.
         measure: Time unknown operators here, or estimate them.
         out: Latency table to write, marked as predicted.
-        family: Name of the family in ``out``, for plan and serve. Its versions are the networks, named as in the
-            mapping or by their files and factories.
+        family: Name of the family in ``out``, that of its artifact, for plan and serve. Its versions are the networks,
+            named as in the mapping or by their files and factories.
         timeout_s: Time after which a capture has hung.
 
     Returns:
