@@ -58,6 +58,10 @@ class Estimator(ABC, Generic[Asked]):
     def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         """Predict float64 seconds [n], finite and > 0. Raises ``GraphError`` for an unsupported graph."""
 
+    def is_labelled(self, graphs: Sequence[Asked]) -> np.ndarray:
+        """Return True for each network whose prediction rests on its own label, bool [n]."""
+        return np.zeros(len(graphs), dtype=bool)
+
     def operator_seconds(self, item: Asked) -> np.ndarray | None:
         """Return the time of each of the ``parts``, float64 seconds [parts], without a call's; None without sums."""
         return None

@@ -220,6 +220,8 @@ def test_the_command_shows_baselines_and_writes_what_predicts(slotool, folder: P
     run = adapt_and_score(TrainedPredictor.load(str(folder / "base")), labelled, 10)
     assert run.scores()["predictors"] == open_artifact(tmp_path / "a").json("scores.json")["predictors"]
 
+    scored = slotool("evaluate-predictor", tmp_path / "a", "--latency", inputs[1], *inputs[2:])
+    assert f"10 of {len(GRAPHS)} networks are predicted from their own labels" in " ".join(scored.stderr.split())
     shown = slotool("predict", tmp_path / "a", "--graph", folder / "graphs.parquet")
     assert "for unknown, keras, 1 thread" in shown.stdout
     again = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a")

@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 @result
 class Adaptation(Result):
-    """Errors of the adapted predictor and of its baselines; ``remarks``: sentences on the labels; ``out``: artifact."""
+    """Errors of the adapted predictor and of its baselines.
+
+    ``known``: labels that the base has already; ``remarks``: sentences on the labels; ``out``: artifact.
+    """
 
     run: AdaptationRun = unlisted()
+    known: int = unlisted(default=0)
     remarks: Sequence[str] = unlisted(default=())
     out: Path | None = output("artifact", default=None)
 
@@ -48,7 +52,7 @@ class Adaptation(Result):
     @property
     def warnings(self) -> Sequence[str]:
         # Labels that are implausible do harm too: one sentence is enough.
-        doubt = self.run.doubt or self.run.harm
+        doubt = self.run.doubt or (None if self.known else self.run.harm)
         return [*self.remarks, *self.run.odd_in_words, *([] if doubt is None else [doubt])]
 
     def shown(self) -> list[Part]:
@@ -137,7 +141,7 @@ def adapt_predictor(
     if written is not None:
         config = {**source.config(), "base": str(base), "samples": samples, **source.rows}
         run.save(written, config=config, seed=seed, force=force)
-    return Adaptation(run, remarks, written)
+    return Adaptation(run, known, remarks, written)
 
 
 def _known_labels(base: TrainedPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph]) -> int:

@@ -137,7 +137,6 @@ def evaluate_predictor(
     from slotool.predictors.answers.chosen import Chosen
     from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
-    from slotool.predictors.settings.predictor import SettingsPredictor
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.training.evaluation import evaluate_on, rows_to_pick
 
@@ -157,10 +156,8 @@ def evaluate_predictor(
         remarks.append(f"the setting scored is {chosen.why}")
     if differing := trained.setting.differences(labelled.setting):
         remarks.append(f"these labels are of another setting than the predictor's: {', '.join(differing)}")
-    if isinstance(trained.predictor, SettingsPredictor):
-        learnt = int(trained.predictor.is_labelled(labelled.items).sum())
-        if learnt:
-            remarks.append(f"{learnt} of {len(labelled)} networks are answered by labels learnt; leave them out")
+    if learnt := int(trained.predictor.is_labelled(labelled.items).sum()):
+        remarks.append(f"{learnt} of {len(labelled)} networks are predicted from their own labels; leave them out")
     evaluation = evaluate_on(trained, labelled)
     if written is not None:
         evaluation.predictions.save(written)

@@ -98,6 +98,10 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         mean, variance = self.labels.answer(self.networks(graphs))
         return np.exp(mean) * self.change.times(graphs), np.sqrt(variance)
 
+    def is_labelled(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        facts, of_labels = (np.hstack([n.terms, n.log_answers]) for n in (self.networks(graphs), self.labels.networks))
+        return np.isclose(facts[:, None], of_labels).all(axis=2).any(axis=1)
+
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         """Return times in the base's proportions, each operator converted to the other backend by its prices."""
         batch = Batch([item])
