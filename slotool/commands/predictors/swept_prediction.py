@@ -176,10 +176,11 @@ class SweptPrediction(Prediction):
         rows = [
             {
                 **row,
-                "shown_value": f"{'' if row['learnt'] or row['not_predicted'] else '~'}{row['value']}",
-                "shown_latency": None if row["not_predicted"] else latency_text(row),
+                "shown_value": f"{'' if row['learnt'] else '~'}{row['value']}",
+                "shown_latency": latency_text(row),
             }
             for row in self._rows
+            if row["not_predicted"] is None
         ]
         parts: list[Part] = [self._whose, records_table(title, rows[:MAX_SHOWN], columns)]
         if len(rows) > MAX_SHOWN:
@@ -203,7 +204,7 @@ class SweptPrediction(Prediction):
     def _verdict(self, row: Row) -> str:
         assert self.slo_s is not None
         if row["value"] is None:
-            return f"no {self.fact} asked about keeps {row['name']} within {duration(self.slo_s)}"
+            return f"no {self.fact} that could be predicted keeps {row['name']} within {duration(self.slo_s)}"
         line = f"largest {self.fact} predicted to keep {row['name']} within {duration(self.slo_s)}: {row['value']}"
         if not row["probability_known"]:
             return f"{line} (how likely is not known without an interval)"
@@ -230,9 +231,12 @@ class SweptPrediction(Prediction):
 def _reasons(points: Sequence[SweepPoint], fact: str) -> list[str]:
     """Return a line for each reason why predictions or intervals are missing."""
     lines: dict[str, list[int]] = {}
+    # Values that the predictor does not cover; these reasons differ by the value alone.
+    unknown = [point.why_not for point in points if point.graph is not None and point.why_not is not None]
     for point in points:
         if point.why_not is not None:
-            lines.setdefault(f"not predicted: {point.why_not}", []).append(point.value)
+            why = point.why_not if point.graph is None else unknown[0]
+            lines.setdefault(f"not predicted: {why}", []).append(point.value)
         elif not point.learnt:
             lines.setdefault(f"~: {point.no_interval}", []).append(point.value)
         elif point.no_interval not in (None, NOT_HERE):

@@ -149,7 +149,9 @@ class OperatorSum(Estimator[OperatorGraph]):
 def _fitted(times: Sequence[OperatorTime]) -> np.ndarray:
     """Fit seconds ≥ 0 of a call, a FLOP and a byte by least squares on relative errors."""
     if not times:
-        raise ArgumentError("measure", "nothing was measured here with this backend and as many threads; measure first")
+        raise ArgumentError(
+            "measure", "no operator was timed here with this backend and number of threads; leave --no-measure out"
+        )
     costs = np.array([(1.0, time.flops, time.bytes) for time in times])
     return relative_prices(costs, np.array([time.seconds for time in times]))
 

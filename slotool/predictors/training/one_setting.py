@@ -59,12 +59,14 @@ def models_among(models: str | Sequence[str], built_in: Sequence[str]) -> list[s
 
     Raises ``ArgumentError`` for one that is neither among ``built_in`` nor a plugin's.
     """
-    from slotool.predictors.registry import registry
+    from slotool.predictors.registry import PREDICTORS, registry
 
     names = list(dict.fromkeys(as_list(models)))
     for name in names:
         if name not in built_in and name not in registry.plugins:
-            raise ArgumentError("model", f"{name!r} is none of {', '.join([*built_in, *registry.plugins])}")
+            of_others = "; it is for the other kind of latencies, solo or co-located" if name in PREDICTORS else ""
+            choices = ", ".join([*built_in, *registry.plugins])
+            raise ArgumentError("model", f"{name!r} is none of {choices}{of_others}")
     return names
 
 
