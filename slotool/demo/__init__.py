@@ -39,6 +39,10 @@ LOAD_S = 6
 # With fewer requests no plan could show an attainment of 0.99, on a machine of any speed.
 MIN_ARRIVALS = 500
 SERVED = "--config service.toml --engine local --replicas 2"
+# Beside other work on the machine no plan may keep its promise, and there is no service file.
+SERVED_UNPLANNED = (
+    "family --latency latency.parquet --outcomes outcomes.parquet --policy slackfit --engine local --replicas 2"
+)
 # Share of the load after which a worker is killed.
 KILLED_AT = 0.75
 # Exit codes of a verdict, given with its document: neither ends the whole.
@@ -297,9 +301,10 @@ def _server(folder: Path, reporter: Reporter) -> Iterator[str]:
     from slotool.planning.server_process import RunningServer
     from slotool.workloads import ArrivalTable
 
-    reporter.note(f"      $ slotool serve {SERVED} --port 0 &")
+    served = f"{SERVED if (folder / 'service.toml').is_file() else SERVED_UNPLANNED} --port 0"
+    reporter.note(f"      $ slotool serve {served} &")
     load_s = float(ArrivalTable.load(folder / "load.parquet").times_s[-1])
-    with RunningServer([*SERVED.split(), "--port", "0"], folder) as server:
+    with RunningServer(served.split(), folder) as server:
         reporter.note(f"      watch it at {server.url}")
 
         def kill() -> None:

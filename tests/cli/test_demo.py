@@ -52,7 +52,11 @@ def test_first_steps_state_what_they_found(begun: tuple[Path, dict[str, Any]]) -
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_step_is_a_command_that_has_its_options(quick: bool) -> None:
     root, steps = command_line(), DEMO._steps(quick, 0)
-    commands = [f"serve {DEMO.SERVED}", *(part for step in steps for part in step.command.split(" & "))]
+    commands = [
+        f"serve {DEMO.SERVED}",
+        f"serve {DEMO.SERVED_UNPLANNED}",
+        *(part for step in steps for part in step.command.split(" & ")),
+    ]
     for command in commands:
         if not command.startswith("python "):
             assert unknown_options(root, shlex.split(command)) == [], command
