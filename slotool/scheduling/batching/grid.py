@@ -140,8 +140,8 @@ class ControlGrid:
         p, b = divmod(int(fallen.argmax()), len(self.sizes))
         if fallen[p, b] > 0:
             self.remarks.append(
-                f"{int((fallen > 0).sum())} latencies fall while the batch grows, by {fallen[p, b]:.1%} at most: "
-                "raised to that of the smaller batch"
+                f"latencies that fall while the batch grows are raised to that of the smaller batch: "
+                f"{int((fallen > 0).sum())}, by {fallen[p, b]:.1%} at most"
             )
         if fallen[p, b] > MAX_REPAIRED:
             self.remarks.append(

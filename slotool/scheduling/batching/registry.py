@@ -60,11 +60,14 @@ def policies_named(policies: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def require_policy(name: str) -> None:
-    """Raise ``InputError`` unless ``name`` is one of ``POLICIES``, ``fixed@POINT`` or a plugin's."""
+def require_policy(name: str, *others: str) -> None:
+    """Raise ``InputError`` unless ``name`` is one of ``POLICIES``, ``fixed@POINT`` or a plugin's.
+
+    ``others``: further names that the caller takes.
+    """
     base, _, point = name.partition("@")
     if base not in registry or (point and base != FixedBatching.name):
-        raise InputError(registry.unknown(name, "fixed@POINT"))
+        raise InputError(registry.unknown(name, "fixed@POINT", *others))
 
 
 def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:

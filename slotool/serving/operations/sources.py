@@ -182,7 +182,7 @@ class Sources:
             return
         from slotool.scheduling.batching import require_policy
 
-        require_policy(self.policy)
+        require_policy(self.policy, BY_DEMAND)
         if self.latency is None:
             raise InputError(
                 f"policy {self.policy} chooses by latency: give --latency, a table of slotool profile points "
