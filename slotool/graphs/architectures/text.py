@@ -84,33 +84,25 @@ def _rotated(b: GraphBuilder, x: str, cosine: str, sine: str) -> str:
     return add(b, b.add("Multiply", [x, cosine]), b.add("Multiply", [turned, sine]))
 
 
+_TRANSFORMERS = {
+    "length": LENGTHS,
+    "vocabulary": VOCABULARIES,
+    "width": (128, 256, 384, 512, 640, 768, 1024),
+    "depth": (2, 3, 4, 6, 8, 10, 12, 24),
+    "head_size": (32, 64),
+    "ratio": (2, 3, 4),
+}
 TEXT = (
     Architecture(
         "bert",
         "Devlin et al. 2019; small ones Turc et al. 2019",
-        {
-            "length": LENGTHS,
-            "vocabulary": VOCABULARIES,
-            "width": (128, 256, 384, 512, 640, 768, 1024),
-            "depth": (2, 3, 4, 6, 8, 10, 12, 24),
-            "head_size": (32, 64),
-            "ratio": (2, 3, 4),
-            "masked": (False, True),
-            "classes": (2, 5, 20),
-        },
+        {**_TRANSFORMERS, "masked": (False, True), "classes": (2, 5, 20)},
         bert,
     ),
     Architecture(
         "gpt",
         "Radford et al. 2019",
-        {
-            "length": LENGTHS,
-            "vocabulary": VOCABULARIES,
-            "width": (128, 256, 384, 512, 640, 768, 1024),
-            "depth": (2, 3, 4, 6, 8, 10, 12, 24),
-            "head_size": (32, 64),
-            "ratio": (2, 3, 4),
-        },
+        _TRANSFORMERS,
         gpt,
     ),
     Architecture(

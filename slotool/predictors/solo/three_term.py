@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, OperatorArrays, once
 from slotool.predictors.base import NO_EXAMPLES, Document, Labels, Predictor, Progress, Tensors
@@ -39,12 +38,10 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
         return np.asarray(np.exp(priced_terms(three_terms(graphs), self._prices_s, self._min_s)))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {"prices_s": self._prices_s}, {"terms": list(THREE_TERMS), "least_s": self._min_s}
+        return {"prices_s": self._prices_s}, {"least_s": self._min_s}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        if document["terms"] != list(THREE_TERMS):
-            raise InputError("the three-term predictor was trained with other terms than this slotool has")
         restored = cls()
         restored._prices_s, restored._min_s = tensors["prices_s"], float(document["least_s"])
         return restored
