@@ -98,9 +98,10 @@ def service_text(
     ]
     for name, demand in demands.items():
         promise, deadline_ms = demand.promise, demand.promise.deadline_us / 1e3
+        accuracy = f", mean accuracy {promise.accuracy:g}" if promise.accuracy else ""
         lines += [
             "",
-            f"# {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
+            f"# {promise.attainment:g} of the requests within {deadline_ms:g} ms{accuracy}, at confidence "
             f"{promise.confidence:g}.",
             "[[models]]",
             *([f"name = {_quoted(name)}"] if len(demands) > 1 else []),
