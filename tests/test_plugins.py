@@ -335,6 +335,7 @@ def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: 
     [
         ("-super().predict(graphs)", "predictor 'acme' did not return a number of seconds above 0"),
         ("[1.0]", "predictor 'acme' did not return a number of seconds above 0"),
+        ("np.full(len(graphs), np.inf)", "predictor 'acme' did not return a number of seconds above 0"),
         ("np.linalg.inv(np.zeros((2, 2)))", "this is a fault of the predictor 'acme' of acme 1.0"),
     ],
 )

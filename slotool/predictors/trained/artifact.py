@@ -127,19 +127,6 @@ class SettingPredictor(ABC, Generic[Asked]):
         )
 
 
-def _predicted(predictor: Predictor[Asked], graphs: Sequence[Asked]) -> tuple[np.ndarray, np.ndarray]:
-    """Predict latency and spread. Raises ``RunError`` for a predictor that returns no positive number for each."""
-    latency_s, spread = np.empty(0), np.empty(0)
-    with suppress(FloatingPointError), np.errstate(over="raise", invalid="raise"):
-        latency_s, spread = predictor.predict_and_spread(graphs)
-    if not np.shape(latency_s) == np.shape(spread) == (len(graphs),) or not np.greater(latency_s, 0).all():
-        raise RunError(
-            f"predictor {predictor.name!r} did not return a number of seconds above 0 for each network: its training "
-            "diverged, its file is damaged, or its code, if of a plugin, is wrong"
-        )
-    return latency_s, spread
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainedPredictor(SettingPredictor[Asked]):
     """Fitted predictor of networks or co-locations, with the parts that are the same for all predictors.
@@ -313,6 +300,20 @@ class TrainedPredictor(SettingPredictor[Asked]):
                 calibration=_maybe(Calibration.from_document, document.get("calibration")),
                 facts=_maybe(lambda stored: strict_json.convert(stored, dict[str, Any]), document.get("machine_facts")),
             )
+
+
+def _predicted(predictor: Predictor[Asked], graphs: Sequence[Asked]) -> tuple[np.ndarray, np.ndarray]:
+    """Predict latency and spread. Raises ``RunError`` for a predictor that returns no positive number for each."""
+    latency_s, spread = np.empty(0), np.empty(0)
+    with suppress(FloatingPointError), np.errstate(over="raise", invalid="raise"):
+        latency_s, spread = map(np.asarray, predictor.predict_and_spread(graphs))
+    is_one_each = latency_s.shape == spread.shape == (len(graphs),)
+    if not is_one_each or not np.all((latency_s > 0) & (latency_s < np.inf)):
+        raise RunError(
+            f"predictor {predictor.name!r} did not return a number of seconds above 0 for each network: its training "
+            "diverged, its file is damaged, or its code, if of a plugin, is wrong"
+        )
+    return latency_s, spread
 
 
 def _maybe(read: Callable[[Any], Any], document: Any) -> Any:
