@@ -77,16 +77,16 @@ def installed(group: str) -> tuple[Plugin, ...]:
     return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
 
 
-def plugin_that_raised(error: BaseException) -> Plugin | None:
-    """Return a plugin of the package whose code raised ``error``, itself or by a library; None if slotool's code did.
+def package_that_raised(error: BaseException) -> str | None:
+    """Return the package of plugins whose code raised ``error``, itself or by a library; None if slotool's code did.
 
     Raises ``PluginError`` as ``installed`` does.
     """
-    authors: dict[Path, Plugin | None] = {_code_of("slotool"): None}
+    authors: dict[Path, str | None] = {_code_of("slotool"): None}
     for plugin in (plugin for group in GROUPS for plugin in installed(group)):
-        package = plugin.place.partition(":")[0].partition(".")[0]
-        if package in sys.modules:
-            authors[_code_of(package)] = plugin
+        module = plugin.place.partition(":")[0].partition(".")[0]
+        if module in sys.modules:
+            authors[_code_of(module)] = f"{plugin.package} {plugin.version}"
     for frame, _ in reversed([*walk_tb(error.__traceback__)]):
         # A frame of a compiled function has a file, but no module.
         file = Path(frame.f_code.co_filename)

@@ -259,10 +259,21 @@ def test_a_cell_outside_the_grid_is_an_error_of_its_policy(install: Install, cel
         assert part in simulated
 
 
-@pytest.mark.parametrize("choose", ["plain", "chooser(plain)", "None"])
-def test_a_choice_that_is_not_compiled_is_an_error_of_its_policy(install: Install, choose: str) -> None:
-    install("acme", CHOICES.format(cell="missing", choose=choose), "policies acme = acme:Acme")
-    assert "policy 'acme'" in refusal(lambda: make_policy("acme", ControlGrid(three_versions()), 1e4))
+@pytest.mark.parametrize(
+    ("cell", "choose", "sentence"),
+    [
+        ("missing", "plain", "is not compiled"),
+        ("missing", "None", "is not compiled"),
+        ("missing", "chooser(plain)", "name 'missing' is not defined"),
+        ("raise ValueError()", "chooser(plain)", "returns none"),
+    ],
+)
+def test_a_choice_that_is_none_is_an_error_of_its_policy(install: Install, cell: str, choose: str, sentence) -> None:
+    code = CHOICES.format(cell=cell, choose=choose).replace("return raise", "raise")
+    install("acme", code, "policies acme = acme:Acme")
+    refused = refusal(lambda: make_policy("acme", ControlGrid(three_versions()), 1e4))
+    assert "policy 'acme'" in refused
+    assert sentence in refused
 
 
 def test_names_of_slotool_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +347,7 @@ def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: 
         ("-super().predict(graphs)", "predictor 'acme' did not return a number of seconds above 0"),
         ("[1.0]", "predictor 'acme' did not return a number of seconds above 0"),
         ("np.full(len(graphs), np.inf)", "predictor 'acme' did not return a number of seconds above 0"),
-        ("np.linalg.inv(np.zeros((2, 2)))", "this is a fault of the predictor 'acme' of acme 1.0"),
+        ("np.linalg.inv(np.zeros((2, 2)))", "this is a fault of acme 1.0, which adds plugins"),
     ],
 )
 def test_a_fault_of_a_plugin_is_called_so(slotool, install: Install, tmp_path: Path, returned, sentence) -> None:

@@ -18,7 +18,7 @@ from slotool.errors import (
     TimedOut,
 )
 from slotool.extras import missing_package
-from slotool.plugins import plugin_that_raised
+from slotool.plugins import package_that_raised
 from slotool.printable import printable
 from slotool.regular_files import LOOP
 
@@ -81,12 +81,12 @@ def _explain(error: BaseException) -> tuple[str, Failure]:
 
 
 def _author(error: BaseException) -> str:
-    """Return the name of whose code raised ``error``: a plugin's, or slotool's."""
+    """Return the name of whose code raised ``error``: that of a package of plugins, or slotool."""
     try:
-        plugin = plugin_that_raised(error)
+        package = package_that_raised(error)
     except PluginError:
-        plugin = None
-    return "slotool" if plugin is None else f"the {plugin}"
+        package = None
+    return "slotool" if package is None else f"{package}, which adds plugins"
 
 
 def _sentence(error: BaseException) -> str:

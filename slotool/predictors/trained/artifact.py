@@ -266,7 +266,10 @@ class TrainedPredictor(SettingPredictor[Asked]):
             "dev_mae_s": self.dev_mae_s,
             "state": state,
         }
-        writer.write_json(f"{part}.json", document)
+        try:
+            writer.write_json(f"{part}.json", document)
+        except TypeError as error:
+            raise RunError(f"predictor {self.predictor.name!r} has a state that is not JSON: {error}") from error
 
     @classmethod
     def load(cls, source: str | Artifact, part: str = SOLO) -> TrainedPredictor[Any]:

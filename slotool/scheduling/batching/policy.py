@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numba import types
 from numba.core.errors import NumbaError
 
 from slotool.compilation import compile_now
@@ -25,6 +27,8 @@ LONG_US = 4e3
 SPAN_US, REMEMBERED, QUANTILE = 5e6, 512, 0.99
 # Calls, or planned time, between updates.
 EVERY, EVERY_US = 25, 50e3
+# Codes of a terminal in Numba's messages.
+_BOLD = re.compile(r"\x1b\[\d*m")
 # Limit of noise: more means a worker that hangs, or a foreign latency table.
 MAX_FACTOR = 2.0
 
@@ -87,15 +91,24 @@ class BatchingPolicy(Policy):
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
         self.points = self.grid.points
-        try:  # not while requests wait
-            compile_now(type(self).choose, CHOOSE)
-        except (TypeError, NumbaError) as error:
-            decorator = f"{chooser.__module__}.{chooser.__name__}"
-            raise PluginError(
-                f"policy {self.name!r}: `choose` must be a function compiled by @{decorator}: {reason(error)}"
-            ) from error
+        self._compile()  # not while requests wait
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
         self._slowness, self._decided_us = Slowness(), 0.0
+
+    def _compile(self) -> None:
+        """Raise ``PluginError`` unless ``choose`` can be compiled, and returns a cell."""
+        choose = type(self).choose
+        try:
+            compile_now(choose, CHOOSE)
+        except (TypeError, NumbaError) as error:
+            decorator = f"{chooser.__module__}.{chooser.__name__}"
+            # The first line of Numba's is that it failed, the second is why, in bold type.
+            why = _BOLD.sub("", str(error)).splitlines()[1:2] if isinstance(error, NumbaError) else [reason(error)]
+            raise PluginError(
+                f"policy {self.name!r}: `choose` must be a function compiled by @{decorator}: {' '.join(why)}"
+            ) from error
+        for returned in {each.return_type for each in getattr(choose, "nopython_signatures", ())} - {types.int64}:
+            raise PluginError(f"policy {self.name!r}: `choose` must return a cell, an int64, and returns {returned}")
 
     @cached_property
     def _best(self) -> int:
