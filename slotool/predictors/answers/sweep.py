@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ SHAPES = (SIZE, LENGTH)
 # Frameworks whose models are captured with a stated input shape; for Keras and ONNX, its free axes.
 CHOSEN = ("torch", "keras", "onnx")
 MAX_VALUES, MAX_VALUE = 256, 2**31
+# Share of a latency that is estimated from which on nothing of the network could be timed.
+NOTHING_TIMED = 0.99
 EXPECTED = "expected FACT=VALUES such as batch=1:64, threads=1:2, size=64:256:32 or length=16,128"
 
 
@@ -165,27 +168,31 @@ class Answer:
         return cls(value, chosen, trained.setting.batch_size, networks, predictions)
 
     def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
+        from slotool.predictors.answers.measured_here import MeasuredPredictor
         from slotool.predictors.trained.explanation import BatchScaledPredictor
 
-        at, predictions = 0, self.predictions
+        rows, predictions = itertools.count(), self.predictions
         trained = self.chosen.opened.require_solo()
+        measures = isinstance(trained, MeasuredPredictor) and trained.measures
         chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
         for name, network in zip(names, self.networks, strict=True):
             point = SweepPoint(self.value, name, self.batch_size, network.graph)
-            if network.graph is None or predictions is None:
-                yield replace(point, why_not=self.why_not if network.error is None else str(network.error))
-                continue
-            yield replace(
-                point,
-                latency_s=float(predictions.latency_s[at]),
-                low_s=float(predictions.low_s[at]),
-                high_s=float(predictions.high_s[at]),
-                probability=math.nan if chances is None else float(chances[at]),
-                no_interval=predictions.no_interval[at],
-                outside=predictions.outside[at],
-                learnt=not isinstance(trained, BatchScaledPredictor),
-            )
-            at += 1
+            why_not = self.why_not if network.error is None else str(network.error)
+            if network.graph is not None and predictions is not None:
+                at = next(rows)
+                why_not = predictions.outside[at] if measures and predictions.estimated[at] > NOTHING_TIMED else None
+                if why_not is None:
+                    point = replace(
+                        point,
+                        latency_s=float(predictions.latency_s[at]),
+                        low_s=float(predictions.low_s[at]),
+                        high_s=float(predictions.high_s[at]),
+                        probability=math.nan if chances is None else float(chances[at]),
+                        no_interval=predictions.no_interval[at],
+                        outside=predictions.outside[at],
+                        learnt=not isinstance(trained, BatchScaledPredictor),
+                    )
+            yield replace(point, why_not=why_not)
 
 
 def answers_of(
