@@ -131,9 +131,10 @@ class MeasuredNetworks:
 
         model, side, rate = (next((name for name in names if name in frame), None) for names in (MODELS, SIDES, RATES))
         cells: dict[str, Any] = {name: value for name, value in self.rows.items() if value and name not in frame}
-        if model is not None:
-            sides = "@" + frame[side] if side is not None and self.package is not None else ""
-            cells["subject"] = frame[model] + sides
+        if model is None:
+            raise TableError(f"column {' or '.join(MODELS)} is missing: the network of each row")
+        sides = "@" + frame[side] if side is not None and self.package is not None else ""
+        cells["subject"] = frame[model] + sides
         if rate is not None and not {"latency_s", "samples_s"} & set(frame):
             per_second = pd.to_numeric(frame[rate], errors="coerce")
             if not (per_second > 0).all():
@@ -176,7 +177,7 @@ class MeasuredNetworks:
             low_s, high_s = medians_s[0], medians_s[-1]
             sentences.append(
                 f"{len(medians_s)} rows of {names[network]} disagree, {duration(low_s)} to {duration(high_s)} "
-                f"({high_s / low_s:.2g} times): the median of all their samples is learnt; keep those that are right, "
+                f"({high_s / low_s:.2g} times): the median of all their samples counts; keep those that are right, "
                 "or measure it again"
             )
         return sentences

@@ -189,7 +189,11 @@ def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: 
     if not keep.any():
         noun, alone = ("co-located row", "") if colocated else ("row", ", alone")
         in_words = "".join(f", {column} {value}" for column, value in conditions.items())
-        raise InputError(f"the latency table has no measured {noun} (status ok, point full{alone}{in_words})")
+        others = {name: sorted(map(str, rows[name].unique()))[:5] for name in conditions if name in rows}
+        there_are = "".join(f"; its rows have {name} {', '.join(values)}" for name, values in others.items())
+        raise InputError(
+            f"the latency table has no measured {noun} (status ok, point full{alone}{in_words}){there_are}"
+        )
     chosen: pd.DataFrame = rows[keep]
     return chosen
 

@@ -90,7 +90,7 @@ def test_every_table_reads_the_same_from_csv_as_it_was_written(rows: list[tuple[
         ("subject,samples_s\na,nan\n", "row 1, column samples_s"),
         ("subject,samples_s,threads\na,0.1,two\n", "row 1, column threads: 'two' is not a whole number"),
         ("subject,samples_s,threads\na,0.1,0\n", "row 1, column threads: '0' must be greater than 0"),
-        ("subject,samples_s\na,\n", "no samples though its status is ok"),
+        ("subject,samples_s\na,\n", "no samples, and no status but ok"),
         ("subject,samples_s,predicted\na,0.1,perhaps\n", "'perhaps' is not a true or false"),
     ],
 )

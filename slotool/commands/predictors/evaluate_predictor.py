@@ -139,6 +139,7 @@ def evaluate_predictor(
     from slotool.predictors.labels import join_labels
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.training.evaluation import evaluate_on, rows_to_pick
+    from slotool.predictors.transfer.adaptation import other_unit
 
     written = None if out is None else Path(out)
     path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
@@ -159,6 +160,8 @@ def evaluate_predictor(
     if learnt := int(trained.predictor.is_labelled(labelled.items).sum()):
         remarks.append(f"{learnt} of {len(labelled)} networks are predicted from their own labels; leave them out")
     evaluation = evaluate_on(trained, labelled)
+    rows = evaluation.predictions.rows
+    remarks += filter(None, [other_unit((rows["measured_s"] / rows["predicted_s"]).to_numpy())])
     if written is not None:
         evaluation.predictions.save(written)
     return PredictorEvaluation(trained, labelled.setting, evaluation, remarks, written)

@@ -129,6 +129,14 @@ def adapt(
     return trained, held_out
 
 
+def other_unit(ratios: np.ndarray) -> str | None:
+    """Return a doubt that labels are in seconds, from their ``ratios`` to predictions [n], or None."""
+    times = float(np.median(ratios))
+    if max(times, 1 / times) <= MAX_TIMES:
+        return None
+    return f"the labels are {times:.3g} times what is predicted without them, in the median: are they in seconds?"
+
+
 @dataclass(frozen=True)
 class AdaptationRun:
     """Result of an adaptation: ``adapted``, fitted to the rows ``chosen``, and held-out errors on these.
@@ -205,9 +213,8 @@ class AdaptationRun:
                 f"all {len(label_s)} labels are {label_s[0] * 1e3:.3g} ms, whatever the network: they tell nothing of "
                 "any; was one value written for all?"
             )
-        times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
-        if max(times, 1 / times) > MAX_TIMES:
-            return f"the labels are {times:.3g} times what the base predicts, in the median: are they in seconds?"
+        if unit := other_unit(np.exp(-self.held_out.log_errors[AS_IS])):
+            return unit
         if (error := self.held_out.mape()) > MAX_HELD_OUT:
             return (
                 f"held out in turn, the adapted predictor is {error:.0%} off: these labels tell nothing of one "
