@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import ArgumentError, InputError
 from slotool.machine import usable_cores
 from slotool.progress import Reporter
-from slotool.timing.interference import OtherWork
+from slotool.timing.interference import QUIET_CORES, OtherWork
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,14 @@ class _Verification:
         fastest = self._fastest()
         served = ["--config", str(self._service), "--port", "0"]
         with RunningServer(served) as server:
+            probing = OtherWork()
             front_ends = {name: self._front_end(name, server, fastest.get(name)) for name in pools}
+            _, probing_cores = probing.read()
+            if probing_cores > QUIET_CORES:
+                self._reporter.warn(
+                    f"other processes took {probing_cores:.2g} cores while the front end was probed: with it, in the "
+                    f"row {FRONT_END!r}, more may be in time"
+                )
             for name, front_end in front_ends.items():
                 self._reporter.note(f"the front end{f' of {name}' if name else ''} takes {front_end}")
             if takes_all:

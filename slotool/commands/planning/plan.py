@@ -112,7 +112,7 @@ def plan(
         confidence: Confidence with which both hold.
         arrivals: File of ``generate_arrivals``. In Python also a table, or instants in ascending seconds, float64 [n].
         rate: Poisson arrivals per second instead, for a minute.
-        outcomes: Accuracy of the points; None: column accuracy of the table.
+        outcomes: Accuracy of the points, needed for several; None: column accuracy of the table.
         subject: Id or name of the network, as profiled; None: the only one.
         device: Only rows of this device; None: the only one.
         policies: Policies to try; None: slackfit, maxacc, fixed. If these need more workers than the rate alone,

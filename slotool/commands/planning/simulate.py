@@ -103,7 +103,7 @@ def simulate(
         profile: Latency table (Parquet or CSV) of points × batch sizes.
         arrivals: Arrival table, as ``generate_arrivals`` writes it.
         deadline_ms: Deadline of every query, milliseconds.
-        outcomes: Accuracy of the points; None: column accuracy of the profile.
+        outcomes: Accuracy of the points, needed for several; None: column accuracy of the profile.
         subject: Subject of the rows; None: the only one of the profile.
         device: Only rows of this device; None: the only one of the profile.
         policies: Policies to compare; ``"fixed@POINT"`` serves one point.
