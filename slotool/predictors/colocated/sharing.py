@@ -83,7 +83,7 @@ class SharingPredictor(Predictor[Colocation]):
 
         ``noise``: deviation of a label by the number of members, ascending; None to estimate it.
         """
-        self._features, self._sizes = features, sizes
+        self._features, self._sizes, self._log_ratio = features, sizes, log_ratio
         self._known_sizes, deviation = np.unique(sizes), features.std(axis=0)
         self._mean, self._deviation = features.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
         self._middle = float(log_ratio.mean())
