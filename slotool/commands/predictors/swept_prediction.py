@@ -46,7 +46,7 @@ class SweptPrediction(Prediction):
     """Predictions at several values: ``points``, for each network in order, values ascending.
 
     ``latency_s``, ``interval_s`` and ``probability_within_slo`` have an entry per point, NaN where it cannot be
-    predicted. ``graphs``: those of predicted points.
+    predicted.
     """
 
     fact: str = BATCH
@@ -55,7 +55,7 @@ class SweptPrediction(Prediction):
 
     @property
     def exit_code(self) -> int:
-        """1 if a network could not be captured, at one value or at all."""
+        """1 if a network could not be captured, or nothing of it be timed, at one value or at all."""
         return int(bool(self.failed) or any(point.graph is None for point in self.points))
 
     schema = "predict-sweep"
@@ -101,6 +101,8 @@ class SweptPrediction(Prediction):
     def written(self, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
         """Write a latency table to ``out``, if given; of ``versions`` of one family, or of networks."""
         if out is not None:
+            import numpy as np
+
             from slotool.tables import LatencyTable
 
             rows: list[Any] = []
@@ -112,7 +114,8 @@ class SweptPrediction(Prediction):
                     predicted = trained.latency_table(present, answer.predictions)
                     if versions is not None:
                         predicted = versions.table(predicted, [graph is not None for graph in graphs])
-                    rows += predicted.rows.to_dict("records")
+                    timed = np.logical_not(answer.untimed)
+                    rows += predicted.rows[timed].to_dict("records")
             LatencyTable.of(rows).save(out)
         return replace(self, out=out)
 
@@ -231,11 +234,13 @@ class SweptPrediction(Prediction):
 def _reasons(points: Sequence[SweepPoint], fact: str) -> list[str]:
     """Return a line for each reason why predictions or intervals are missing."""
     lines: dict[str, list[int]] = {}
+    several = len({point.name for point in points}) > 1
     # Values that the predictor does not cover; these reasons differ by the value alone.
     unknown = [point.why_not for point in points if point.graph is not None and point.why_not is not None]
     for point in points:
         if point.why_not is not None:
-            why = point.why_not if point.graph is None else unknown[0]
+            named = f"{point.name}: {point.why_not}" if several else point.why_not
+            why = named if point.graph is None else unknown[0]
             lines.setdefault(f"not predicted: {why}", []).append(point.value)
         elif not point.learnt:
             lines.setdefault(f"~: {point.no_interval}", []).append(point.value)

@@ -124,7 +124,7 @@ class SweepPoint:
     """Prediction of one network at one ``value``.
 
     ``learnt``: labels had this value; else it was scaled from another batch size. Where it cannot be predicted,
-    ``graph`` is None, ``latency_s`` NaN, and ``why_not`` the reason.
+    ``latency_s`` is NaN and ``why_not`` the reason; ``graph`` is None if that lies in the network.
     """
 
     value: int
@@ -167,21 +167,31 @@ class Answer:
             predictions = predictions.without_interval(NOT_HERE)
         return cls(value, chosen, trained.setting.batch_size, networks, predictions)
 
-    def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
+    @property
+    def untimed(self) -> list[bool]:
+        """For each prediction, True if nothing of the network could be timed though operators are measured here."""
         from slotool.predictors.answers.measured_here import MeasuredPredictor
+
+        assert self.predictions is not None
+        trained = self.chosen.opened.require_solo()
+        if not (isinstance(trained, MeasuredPredictor) and trained.measures):
+            return [False] * len(self.predictions.latency_s)
+        return [share > NOTHING_TIMED for share in self.predictions.estimated]
+
+    def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
         from slotool.predictors.trained.explanation import BatchScaledPredictor
 
         rows, predictions = itertools.count(), self.predictions
         trained = self.chosen.opened.require_solo()
-        measures = isinstance(trained, MeasuredPredictor) and trained.measures
         chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
         for name, network in zip(names, self.networks, strict=True):
             point = SweepPoint(self.value, name, self.batch_size, network.graph)
             why_not = self.why_not if network.error is None else str(network.error)
             if network.graph is not None and predictions is not None:
                 at = next(rows)
-                why_not = predictions.outside[at] if measures and predictions.estimated[at] > NOTHING_TIMED else None
-                if why_not is None:
+                if self.untimed[at]:
+                    point, why_not = replace(point, graph=None), predictions.outside[at]
+                else:
                     point = replace(
                         point,
                         latency_s=float(predictions.latency_s[at]),
