@@ -236,19 +236,13 @@ def test_crafted_descriptions_are_refused(tmp_path: Path) -> None:
         refused(path, None)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "what"),
-    [("int8", True, "int8 weights in all layers"), ("convolutions", {"dense_0": {}}, "SLO-NNs with convolutions")],
-)
-def test_what_left_is_refused_with_the_version_that_reads_it(
-    tmp_path: Path, field: str, value: object, what: str
-) -> None:
+def test_int8_weights_of_a_layer_without_activator_are_refused(tmp_path: Path) -> None:
     model = next(m for m in map(hidden_only, range(5_000)) if m is not None)
-    path = stored(model, tmp_path / "earlier")
+    path = stored(model, tmp_path / "hidden")
     description = json.loads((path / DESCRIPTION_FILE).read_text())
-    (path / DESCRIPTION_FILE).write_text(json.dumps({**description, field: value}))
+    (path / DESCRIPTION_FILE).write_text(json.dumps({**description, "int8": True}))
     reseal(path)
-    with pytest.raises(ArtifactError, match=rf"{what} left slotool; slotool \d+\.\d+\.\d+ of \d{{4}}-"):
+    with pytest.raises(ArtifactError, match="no activator of the last layer"):
         SloNN.load(open_artifact(path))
 
 

@@ -46,8 +46,6 @@ def read(artifact: Artifact) -> dict[str, Any]:
     Raises ``ArtifactError`` if the tables were built for other weights; ``InputError`` and lookup errors for the rest.
     """
     document, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
-    if document.get("convolutions"):
-        raise _removed(artifact, "SLO-NNs with convolutions")
     mlp = read_mlp(document, artifact.weights(WEIGHTS_FILE))
     if mlp.fingerprint != document["weights_sha256"]:
         raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
@@ -56,7 +54,7 @@ def read(artifact: Artifact) -> dict[str, Any]:
     if not entropy or not all(0 <= at < len(mlp.layers) for at in entropy):
         raise InputError(f"activators of layers {sorted(entropy)}, of {len(mlp.layers)}")
     if document["int8"] is True and len(mlp.layers) - 1 not in entropy:
-        raise _removed(artifact, "int8 weights in all layers")
+        raise InputError("int8 weights, but no activator of the last layer")
     _require_shares(shares)
     for field, of in (("measure", str), ("int8", bool), ("sparse", bool)):
         if not isinstance(document[field], of):
@@ -82,15 +80,6 @@ def read(artifact: Artifact) -> dict[str, Any]:
         "int8": document["int8"],
         "sparse": document["sparse"],
     }
-
-
-def _removed(artifact: Artifact, what: str) -> ArtifactError:
-    """Return the error for an artifact with a part that this version no longer computes."""
-    writer, date = artifact.manifest["slotool_version"], artifact.manifest["created"][:10]
-    return ArtifactError(
-        f"{artifact.path}: {what} left slotool; slotool {writer} of {date} reads it. To build its tables again, run: "
-        "slotool build-tables"
-    )
 
 
 def _require_shares(shares: Any) -> None:
