@@ -82,11 +82,12 @@ def package_that_raised(error: BaseException) -> str | None:
 
     Raises ``PluginError`` as ``installed`` does.
     """
-    authors: dict[Path, str | None] = {_code_of("slotool"): None}
+    authors: dict[Path, str | None] = {}
     for plugin in (plugin for group in GROUPS for plugin in installed(group)):
-        module = plugin.place.partition(":")[0].partition(".")[0]
-        if module in sys.modules:
-            authors[_code_of(module)] = f"{plugin.package} {plugin.version}"
+        authors[_code_of(plugin.place.partition(":")[0].partition(".")[0])] = (
+            f"{plugin.package} {plugin.version}".strip()
+        )
+    authors |= {_code_of("slotool"): None}
     for frame, _ in reversed([*walk_tb(error.__traceback__)]):
         # A frame of a compiled function has a file, but no module.
         file = Path(frame.f_code.co_filename)
@@ -96,9 +97,10 @@ def package_that_raised(error: BaseException) -> str | None:
 
 
 def _code_of(package: str) -> Path:
-    """Return the folder of an imported package, or the file of a module."""
-    module = sys.modules[package]
-    return Path(module.__path__[0] if hasattr(module, "__path__") else str(module.__file__))
+    """Return the folder of an imported package, or the file of a module; of no other one a path that no code has."""
+    module = sys.modules.get(package)
+    folders = list(getattr(module, "__path__", ()))
+    return Path(folders[0] if folders else getattr(module, "__file__", None) or f"<{package}>")
 
 
 class Registry(Generic[_Loaded]):

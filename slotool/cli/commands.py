@@ -41,6 +41,8 @@ class Command(TyperCommand):
         self.params += common_options()
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]  # typer's own name
+        if ctx.resilient_parsing:  # a shell asks for completions
+            return super().parse_args(ctx, args)
         every = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
         for option, value in pairwise(args):
             # The parser would take the next option for the value.

@@ -13,7 +13,7 @@ from numba.core.errors import NumbaError
 
 from slotool.compilation import compile_now
 from slotool.errors import PluginError
-from slotool.printable import reason
+from slotool.printable import printable
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import CHOOSE, REJECT, chooser, to_shed
 from slotool.scheduling.edf import DEADLINE_PASSED, EdfQueue, Query
@@ -102,10 +102,11 @@ class BatchingPolicy(Policy):
             compile_now(choose, CHOOSE)
         except (TypeError, NumbaError) as error:
             decorator = f"{chooser.__module__}.{chooser.__name__}"
-            # The first line of Numba's is that it failed, the second is why, in bold type.
-            why = _BOLD.sub("", str(error)).splitlines()[1:2] if isinstance(error, NumbaError) else [reason(error)]
+            # Numba's first line is that it failed, the second why, in bold type.
+            failed, *why = _BOLD.sub("", str(error)).splitlines() or [""]
             raise PluginError(
-                f"policy {self.name!r}: `choose` must be a function compiled by @{decorator}: {' '.join(why)}"
+                f"policy {self.name!r}: `choose` must be a function compiled by @{decorator}: "
+                f"{printable((why or [failed])[0])[:200]}"
             ) from error
         for returned in {each.return_type for each in getattr(choose, "nopython_signatures", ())} - {types.int64}:
             raise PluginError(f"policy {self.name!r}: `choose` must return a cell, an int64, and returns {returned}")
