@@ -107,7 +107,7 @@ class Predictor(Estimator[Asked]):
         The spread is infinite where no interval can be given.
         """
         latency_s = self.predict(graphs)
-        return latency_s, np.ones(len(latency_s))
+        return latency_s, np.ones(np.shape(latency_s))
 
     def surrogate(self) -> Predictor[Asked]:
         """Return an untrained, cheaper predictor for cross-validation, which errs as much as this one or more."""

@@ -16,7 +16,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.base import Asked, Examples
-from slotool.printable import counted
+from slotool.printable import counted, name_list
 from slotool.tables import FULL, LatencyTable
 from slotool.tables.rounds import Counts, round_medians
 
@@ -178,23 +178,28 @@ def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: 
     Raises ``InputError`` when there are none.
     """
     conditions = {column: value for column, value in picked.items() if value is not None}
-    filters = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}
+    filters = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1}
     rows = table.rows
     # Tables from elsewhere may leave the number format out.
     precision = rows["precision"].replace("", FLOAT32) if "precision" in rows else FLOAT32
     rows = rows.assign(precision=precision)
     keep: np.ndarray = (rows["co_runners"] != "").to_numpy() == colocated
     for column, value in filters.items():
-        keep = keep & ((rows[column] == value).to_numpy() if column in rows else False)
-    if not keep.any():
+        keep = keep & (rows[column] == value).to_numpy()
+    measured = chosen = rows[keep]
+    for column, value in conditions.items():
+        chosen = chosen[chosen[column] == value] if column in rows else chosen[:0]
+    if chosen.empty:
         noun, alone = ("co-located row", "") if colocated else ("row", ", alone")
         in_words = "".join(f", {column} {value}" for column, value in conditions.items())
-        others = {name: sorted(map(str, rows[name].unique()))[:5] for name in conditions if name in rows}
-        there_are = "".join(f"; its rows have {name} {', '.join(values)}" for name, values in others.items())
+        others = {name: sorted(measured[name].unique().tolist()) for name in conditions if name in measured}
+        differing = {name: values for name, values in others.items() if values and conditions[name] not in values}
+        there_are = "".join(
+            f"; its rows have {name} {name_list(map(str, each), 6)}" for name, each in differing.items()
+        )
         raise InputError(
             f"the latency table has no measured {noun} (status ok, point full{alone}{in_words}){there_are}"
         )
-    chosen: pd.DataFrame = rows[keep]
     return chosen
 
 

@@ -123,7 +123,10 @@ class LatencyTable(Table):
         empty = (rows["status"] == "ok") & (rows["samples_s"].map(len) == 0)
         if empty.any():
             at = int(np.flatnonzero(empty.to_numpy())[0])
-            raise TableError(f"{source}: {row_name(at)}, samples_s or latency_s: no samples, and no status but ok")
+            raise TableError(
+                f"{source}: {row_name(at)}, samples_s or latency_s: no samples; leave the row out, or state in column "
+                "status why there are none"
+            )
         return rows
 
     def where(self, **conditions: Any) -> LatencyTable:

@@ -95,7 +95,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named, versioned set of columns. Extra columns in a file are kept as they are."""
+    """A named, versioned set of columns. Extra columns in a file are kept as they are, in CSV unless misspelt."""
 
     name: str
     version: int
@@ -201,8 +201,10 @@ class Schema:
 
     def _require_no_misspelt(self, frame: pd.DataFrame, path: Path) -> None:
         """Raise ``TableError`` for a column that can only be meant as one that the table lacks."""
-        absent = [column.name for column in self.columns if not {column.name, column.alias} & {*frame.columns}]
-        for name in frame.columns.difference([*self._names, *(column.alias for column in self.columns)]):
+        # Campaigns write the measured ones, which are left out: the number of a round is no misspelt number of rounds.
+        names = [{column.name, column.alias or column.name} for column in self.columns if not column.measured]
+        absent = sorted(name for each in names if not each & {*frame.columns} for name in each)
+        for name in frame.columns.difference([*self._names, *absent]):
             if (meant := nearest(name, absent, SURELY_MISSPELT)) is not None:
                 raise TableError(f"{path}: column {name} is not read; rename it to {meant}, or leave it out")
 

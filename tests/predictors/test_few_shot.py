@@ -222,6 +222,14 @@ def test_the_command_shows_baselines_and_writes_what_predicts(slotool, folder: P
 
     scored = slotool("evaluate-predictor", tmp_path / "a", "--latency", inputs[1], *inputs[2:])
     assert f"10 of {len(GRAPHS)} networks are predicted from their own labels" in " ".join(scored.stderr.split())
+    table = LatencyTable.load(inputs[1])
+    LatencyTable(table.rows.assign(samples_s=[1e3 * np.array(each) for each in table.rows["samples_s"]])).save(
+        tmp_path / "ms.parquet"
+    )
+    scored = slotool("evaluate-predictor", tmp_path / "a", "--latency", tmp_path / "ms.parquet", *inputs[2:])
+    assert "in seconds?" in scored.stderr
+    elsewhere = slotool("evaluate-predictor", tmp_path / "a", "--latency", inputs[1], *inputs[2:], "--backend", "onnx")
+    assert (elsewhere.exit_code, "keras" in elsewhere.stderr) == (2, True)
     shown = slotool("predict", tmp_path / "a", "--graph", folder / "graphs.parquet")
     assert "for unknown, keras, 1 thread" in shown.stdout
     again = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a")

@@ -52,7 +52,8 @@ class Adaptation(Result):
     @property
     def warnings(self) -> Sequence[str]:
         # Labels that are implausible do harm too: one sentence is enough.
-        doubt = self.run.doubt or (None if self.known else self.run.harm)
+        # The base answers labels that it has without an error.
+        doubt = self.run.doubt or (None if 2 * self.known > len(self.run.labelled) else self.run.harm)
         return [*self.remarks, *self.run.odd_in_words, *([] if doubt is None else [doubt])]
 
     def shown(self) -> list[Part]:

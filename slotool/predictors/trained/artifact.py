@@ -309,12 +309,14 @@ def _predicted(predictor: Predictor[Asked], graphs: Sequence[Asked]) -> tuple[np
     """Predict latency and spread. Raises ``RunError`` for a predictor that returns no positive number for each."""
     latency_s, spread = np.empty(0), np.empty(0)
     with suppress(FloatingPointError), np.errstate(over="raise", invalid="raise"):
-        latency_s, spread = map(np.asarray, predictor.predict_and_spread(graphs))
+        answers = predictor.predict_and_spread(graphs)
+        with suppress(TypeError, ValueError):
+            latency_s, spread = (np.asarray(each, dtype=np.float64) for each in answers)
     is_one_each = latency_s.shape == spread.shape == (len(graphs),)
     if not is_one_each or not np.all((latency_s > 0) & (latency_s < np.inf)):
         raise RunError(
             f"predictor {predictor.name!r} did not return a number of seconds above 0 for each network: its training "
-            "diverged, its file is damaged, or its code, if of a plugin, is wrong"
+            "diverged, its file is damaged, or its code, if of a plugin, is wrong; mend that, or train it again"
         )
     return latency_s, spread
 

@@ -10,7 +10,7 @@ from typing import Any, Generic
 from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
 from slotool.errors import ArgumentError
-from slotool.predictors.base import Asked, Predictor
+from slotool.predictors.base import FROM_OTHERS, Asked, Predictor
 from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
@@ -64,7 +64,8 @@ def models_among(models: str | Sequence[str], built_in: Sequence[str]) -> list[s
     names = list(dict.fromkeys(as_list(models)))
     for name in names:
         if name not in built_in and name not in registry.plugins:
-            of_others = "; it is for the other kind of latencies, solo or co-located" if name in PREDICTORS else ""
+            is_of_others = name in PREDICTORS and FROM_OTHERS not in PREDICTORS[name][1]
+            of_others = "; it is for the other kind of latencies, solo or co-located" if is_of_others else ""
             choices = ", ".join([*built_in, *registry.plugins])
             raise ArgumentError("model", f"{name!r} is none of {choices}{of_others}")
     return names

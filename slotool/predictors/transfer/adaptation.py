@@ -130,11 +130,11 @@ def adapt(
 
 
 def other_unit(ratios: np.ndarray) -> str | None:
-    """Return a doubt that labels are in seconds, from their ``ratios`` to predictions [n], or None."""
+    """Return a sentence if labels can hardly be in seconds, else None; ``ratios``: label ÷ prediction [n]."""
     times = float(np.median(ratios))
     if max(times, 1 / times) <= MAX_TIMES:
         return None
-    return f"the labels are {times:.3g} times what is predicted without them, in the median: are they in seconds?"
+    return f"the labels are {times:.3g} times the predictions, in the median: are they in seconds?"
 
 
 @dataclass(frozen=True)

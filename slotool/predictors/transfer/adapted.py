@@ -100,7 +100,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
     def is_labelled(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         facts, of_labels = (np.hstack([n.terms, n.log_answers]) for n in (self.networks(graphs), self.labels.networks))
-        return np.isclose(facts[:, None], of_labels).all(axis=2).any(axis=1)
+        return np.any([np.isclose(facts, of_label).all(axis=1) for of_label in of_labels], axis=0)
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         """Return times in the base's proportions, each operator converted to the other backend by its prices."""
