@@ -296,7 +296,8 @@ def require_served(demands: Sequence[Demand], *, with_data: bool) -> None:
                 raise ArgumentError(
                     "latency",
                     f"{worker.source} has latencies of {subject}, and {artifact} is called {model.name}, so that it "
-                    f"could not be served by them: predict --family {quote(model.name)}",
+                    f"could not be served by them: slotool profile points {quote(str(artifact))}, or slotool predict "
+                    f"--family {quote(model.name)}",
                 )
             profiled = {point.key for point, _ in worker.profile.samples_us}
             if lacking := [point.key for point in model.points if point.key not in profiled]:

@@ -95,8 +95,8 @@ class _Verification:
             _, probing_cores = probing.read()
             if probing_cores > QUIET_CORES:
                 self._reporter.warn(
-                    f"other processes took {probing_cores:.2g} cores while the front end was probed: with it, in the "
-                    f"row {FRONT_END!r}, more may be in time"
+                    f"other processes took {probing_cores:.2g} cores while the front end was probed, so that the row "
+                    f"{FRONT_END!r} may understate the share in time"
                 )
             for name, front_end in front_ends.items():
                 self._reporter.note(f"the front end{f' of {name}' if name else ''} takes {front_end}")

@@ -141,7 +141,7 @@ class ControlGrid:
         if fallen[p, b] > 0:
             self.remarks.append(
                 f"latencies that fall while the batch grows are raised to that of the smaller batch: "
-                f"{int((fallen > 0).sum())}, by {fallen[p, b]:.1%} at most"
+                f"{int((fallen > 0).sum())} of {fallen.size}, by {fallen[p, b]:.1%} at most"
             )
         if fallen[p, b] > MAX_REPAIRED:
             self.remarks.append(
