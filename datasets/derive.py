@@ -79,10 +79,10 @@ def known_rounds(row: dict[str, Any], rule: StoppingRule) -> list[int]:
     """How many samples each round of the row gave: as written down, else as the stopping rule tells."""
     if len(row["samples_per_round"]) or row["status"] != "ok":
         return [int(count) for count in row["samples_per_round"]]
-    samples, visits = np.asarray(row["samples_s"]), int(row["visits"])
-    if visits == 1:
+    samples, rounds = np.asarray(row["samples_s"]), int(row["rounds"])
+    if rounds == 1:
         return [len(samples)]
-    assert visits == 2, "no table here has more"
+    assert rounds == 2, "no table here has more"
     first = end_of_first(samples, int(row["calls_per_sample"]), rule)
     return [first, len(samples) - first]
 
