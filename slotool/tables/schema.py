@@ -204,7 +204,9 @@ class Schema:
         # Campaigns write the measured ones, which are left out: the number of a round is no misspelt number of rounds.
         names = [{column.name, column.alias or column.name} for column in self.columns if not column.measured]
         absent = sorted(name for each in names if not each & {*frame.columns} for name in each)
-        for name in frame.columns.difference([*self._names, *absent]):
+        unknown = frame.columns.difference([*self._names, *absent])
+        # A time in another unit is no misspelt one.
+        for name in (name for name in unknown if not name.endswith(("_ms", "_us", "_ns"))):
             if (meant := nearest(name, absent, SURELY_MISSPELT)) is not None:
                 raise TableError(f"{path}: column {name} is not read; rename it to {meant}, or leave it out")
 

@@ -100,7 +100,7 @@ def test_each_client_gets_the_answer_to_its_own_values(live: LiveServer) -> None
             for connection, x in zip(connections, xs, strict=True):
                 status, answer = answer_of(connection)
                 assert status == 200
-                np.testing.assert_allclose(logits_of(answer), model.forward(x, LARGE).ravel(), rtol=1e-5)
+                np.testing.assert_allclose(logits_of(answer), model.forward(x, LARGE).ravel(), rtol=1e-5, atol=1e-6)
                 numbers.add(answer["parameters"]["request"])
                 shared.append(answer["parameters"].get("batch", 1))
         assert len(numbers) == 32
@@ -163,8 +163,8 @@ def test_a_second_request_of_a_connection_is_answered_after_the_first(
             connection.sendall(request(-x))
         for connection in connections:
             first, second = (logits_of(answer) for _, answer in answers_of(connection, 2))
-            np.testing.assert_allclose(first, weights.sum(axis=0), rtol=1e-5)
-            np.testing.assert_allclose(second, -first, rtol=1e-5)
+            np.testing.assert_allclose(first, weights.sum(axis=0), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(second, -first, rtol=1e-5, atol=1e-6)
 
 
 def test_requests_with_a_deadline_share_calls_too(live: LiveServer) -> None:
@@ -178,7 +178,9 @@ def test_requests_with_a_deadline_share_calls_too(live: LiveServer) -> None:
             for connection, x in zip(connections, xs, strict=True):
                 status, answer = answer_of(connection)
                 assert status == 200
-                np.testing.assert_allclose(logits_of(answer), live.models["three"].forward(x, LARGE).ravel(), rtol=1e-5)
+                np.testing.assert_allclose(
+                    logits_of(answer), live.models["three"].forward(x, LARGE).ravel(), rtol=1e-5, atol=1e-6
+                )
                 assert 0 < answer["parameters"]["slack_us"] <= 60_000_000
                 shared.append(answer["parameters"].get("batch", 1))
             if max(shared) > 1:

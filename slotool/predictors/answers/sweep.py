@@ -169,7 +169,7 @@ class Answer:
 
     @property
     def untimed(self) -> list[bool]:
-        """For each prediction, True if nothing of the network could be timed though operators are measured here."""
+        """Flags of the predictions: True if nothing of the network could be timed though operators are."""
         from slotool.predictors.answers.measured_here import MeasuredPredictor
 
         assert self.predictions is not None
