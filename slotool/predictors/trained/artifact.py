@@ -291,6 +291,8 @@ class TrainedPredictor(SettingPredictor[Asked]):
                     f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}; "
                     "train it again with train-predictor"
                 )
+            if document["domain"] is None and document["bounds"] is None:
+                raise ArtifactError(f"{artifact.path}: it states neither a domain nor bounds of what it was trained on")
             tensors = artifact.weights(f"{part}.safetensors")
             predictor = predictor_class(document["name"], colocated=part == COLOCATED)
             return cls(
