@@ -57,8 +57,11 @@ class Calibration:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         scale = np.array(strict_json.convert(document["scale"], list[float]), dtype=np.float64)
-        if len(scale) != len(START) or not np.all(np.isfinite(scale) & (scale > 0)):
-            raise InputError(f"the scale of the predictor's intervals is not {len(START)} numbers greater than 0")
+        # The bounds of the fit, which its logarithms round.
+        if len(scale) != len(START) or not np.all((scale > 0) & (scale < 1.01 * MAX_SCALE)):
+            raise InputError(
+                f"the scale of the predictor's intervals is not {len(START)} numbers above 0, up to {MAX_SCALE:g}"
+            )
         return cls(scale, Residuals.from_document(document["residuals"]))
 
     @classmethod
