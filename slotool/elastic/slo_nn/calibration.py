@@ -92,7 +92,7 @@ class ThresholdCalibration:
     or in full if there is none; it never falls with t. ``by_point``: float64 [shares + 1], estimated accuracy of each
     fixed k and, last, of the full network.
     Promises are not made from these estimates but from ``evidence`` of the levels and ``evidence_by_point`` of the
-    fixed k, with ``stated`` confidence unless a call says another. None: tables of an older version, which promise only
+    fixed k, with ``stated`` confidence unless a call says another. None: no evidence, which promises only
     the full network. ``estimates``: the ĉ(k, x) float64 [n, shares] of the counted examples; None in loaded tables.
     """
 

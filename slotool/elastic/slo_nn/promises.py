@@ -11,7 +11,7 @@ from slotool.elastic.slo_nn.model import SloNN
 class Promise:
     """Guarantees of a model at ``allowed_loss``, a share of answers, with ``confidence`` between 0 and 1.
 
-    ``examples``: number of held-out examples; 0 for tables of an older version, without evidence. ``point``: key of the
+    ``examples``: number of held-out examples; 0 for tables without evidence. ``point``: key of the
     least fixed k; it loses at most ``point_loss``. ``target``: accuracy target for k chosen per input; it loses at most
     ``target_loss``. ``saves``, ``target_saves``: True if they compute fewer than all nodes. ``examples_needed``: about
     how many held-out examples would guarantee the loss below all nodes; None if these do, or no number would. For a

@@ -183,13 +183,14 @@ class Answer:
 
         rows, predictions = itertools.count(), self.predictions
         trained = self.chosen.opened.require_solo()
+        untimed = [] if predictions is None else self.untimed
         chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
         for name, network in zip(names, self.networks, strict=True):
             point = SweepPoint(self.value, name, self.batch_size, network.graph)
             why_not = self.why_not if network.error is None else str(network.error)
             if network.graph is not None and predictions is not None:
                 at = next(rows)
-                if self.untimed[at]:
+                if untimed[at]:
                     point, why_not = replace(point, graph=None), predictions.outside[at]
                 else:
                     point = replace(

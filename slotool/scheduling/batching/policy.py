@@ -81,7 +81,7 @@ class BatchingPolicy(Policy):
     than the point has. A minimum accuracy is held against the profiled mean. While long calls take longer than planned
     (``Slowness``), all slack counts as that much shorter, so that calls are chosen with room for it; what could only be
     in time at the planned latencies is still tried. Raises ``InputError`` when the space is no ``ControlGrid``,
-    ``PluginError`` when ``choose`` is not compiled.
+    ``PluginError`` when ``choose`` is not compiled or returns no cell.
     """
 
     name: ClassVar[str]
