@@ -168,14 +168,14 @@ def test_batches_of_this_machine_are_measured() -> None:
 
 
 def test_what_does_not_fit_here_is_not_predicted_nor_written(tmp_path: Path) -> None:
-    found = swept(
+    swept_here = swept(
         CNN, backend="torch", threads=1, input_shape=(3, 16, 16), sweep={"batch": [1, 10**9]}, slo_s=1e9,
         out=tmp_path / "t.parquet",
     )  # fmt: skip
-    assert [point.why_not is None for point in found.points] == [True, False]
-    assert "GiB" in str(found.points[1].why_not)
-    assert found.largest[0]["value"] == 1
-    assert (found.exit_code, LatencyTable.load(tmp_path / "t.parquet").rows["batch_size"].tolist()) == (1, [1])
+    assert [point.why_not is None for point in swept_here.points] == [True, False]
+    assert "GiB" in str(swept_here.points[1].why_not)
+    assert swept_here.largest[0]["value"] == 1
+    assert (swept_here.exit_code, LatencyTable.load(tmp_path / "t.parquet").rows["batch_size"].tolist()) == (1, [1])
 
 
 def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why() -> None:
