@@ -156,7 +156,6 @@ def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path, monkeypatch
     assert evaluated.exit_code == 0, evaluated.stderr
     assert [row["version"] for row in evaluated.document["points"]] == [row["point"] for row in rows]
     arguments = ["--co-runners", 0, "--batch-size", "1,4", "--threads", 1, "--runs", 5, "--rounds", 1]
-    arguments += ["--max-seconds-per-item", 0.05]
     profiled = slotool("profile", "points", out, "-o", latency, *arguments)
     assert profiled.exit_code == 0, profiled.stderr
     assert_served(model, LatencyTable.load(latency), OutcomeTable.load(outcomes))

@@ -256,7 +256,6 @@ def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path,
     assert (again["measured"], again["resumed"], len(again["degradation"])) == (0, 1, 2)
     assert all(row["degradation_ratio"] > 0 for row in again["degradation"])
 
-    quick += ["--max-seconds-per-item", 0.1]
     points = slotool("profile", "points", tmp_path / "pair", "-o", tmp_path / "points.parquet", *quick, "--json")
     assert points.exit_code == 0, points.stderr
     large = "pair@version=large"
