@@ -99,13 +99,16 @@ class SweptPrediction(Prediction):
         )
 
     def written(self, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
-        """Write a latency table to ``out``, if given; of ``versions`` of one family, or of networks."""
+        """Write a latency table to ``out``, if given; of ``versions`` of one family, or of networks.
+
+        Nothing is written if nothing could be timed.
+        """
+        rows: list[Any] = []
         if out is not None:
             import numpy as np
 
             from slotool.tables import LatencyTable
 
-            rows: list[Any] = []
             for answer in self.answers:
                 if answer.predictions is not None:
                     trained = answer.chosen.opened.require_solo()
@@ -116,8 +119,9 @@ class SweptPrediction(Prediction):
                         predicted = versions.table(predicted, [graph is not None for graph in graphs])
                     timed = np.logical_not(answer.untimed)
                     rows += predicted.rows[timed].to_dict("records")
-            LatencyTable.of(rows).save(out)
-        return replace(self, out=out)
+            if rows:
+                LatencyTable.of(rows).save(out)
+        return replace(self, out=out if rows else None)
 
     @property
     def latency_s(self) -> np.ndarray:
