@@ -17,7 +17,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
-from slotool.predictors.answers.sweep import SweepAxis
+from slotool.predictors.answers.sweep import Answer, SweepAxis
 from slotool.predictors.features.type_costs import batch_cost_s
 from slotool.predictors.labels import Setting, SettingsLabelled
 from slotool.predictors.solo.three_term import ThreeTermPredictor
@@ -240,3 +240,18 @@ def test_a_latency_without_a_unit_is_refused(slotool: Any, tmp_path: Path) -> No
     finished = slotool("predict", "--graph", tmp_path / "some.jsonl", "--slo", "1")
     assert finished.exit_code == 2
     assert "'1' names no unit" in finished.stderr
+
+
+def test_what_could_not_be_timed_is_neither_listed_nor_written(
+    slotool: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_graphs(tmp_path / "some.jsonl", MLPS[:2])
+    asked = ("predict", here, "--graph", tmp_path / "some.jsonl", "--sweep", "batch=1:2", "-o", tmp_path / "t.parquet")
+    for untimed, names in (([True, True], []), ([False, True], [MLPS[0].id])):
+        monkeypatch.setattr(Answer, "untimed", untimed)
+        finished = slotool(*asked, "--json")
+        assert finished.exit_code == 1, finished.stderr
+        assert len(finished.document["failed"]) == 2 - len(names)
+        assert len(finished.document["points"]) == 2 * len(names)
+        assert (tmp_path / "t.parquet").exists() == bool(names)
+    assert LatencyTable.load(tmp_path / "t.parquet").rows["subject"].tolist() == names * 2
