@@ -23,12 +23,8 @@ MAX_BYTES = 32 * 2**20
 MAX_DEPTH = 100
 _OPENS, _CLOSES = b"[{", b"]}"
 T = TypeVar("T")
-# Errors of Python when parts of a document have unexpected types or values; the last one of branches that do not expect
-# them, as in scikit-learn.
-_MISFITS = (
-    *(KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, AssertionError),
-    UnboundLocalError,
-)
+# Errors of Python when parts of a document have unexpected types or values.
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
 
 class JsonError(InputError, ValueError):

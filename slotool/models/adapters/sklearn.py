@@ -61,8 +61,12 @@ class SklearnModel(Model):
         extras.require("skops", needed_by="a scikit-learn model")
         path = Path(path)
         require_regular(path)
-        with strict_json.assembling(path, "a fitted estimator"):
+        try:
             return cls(read_estimator(path), name=path.stem)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{path}: not a fitted estimator ({reason(error)})") from error
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -181,9 +185,12 @@ def read_estimator(path: Path) -> Any:
         raise InputError(f"{path}: skops cannot load it ({reason(error)})") from error
     for item in _reachable(estimator):
         name = type(item).__name__
-        with strict_json.assembling(path, f"a fitted {name}"):
-            if name in _RULES and _is_fitted(item) and not _RULES[name].holds(item):
-                raise InputError(f"{path}: arrays of {name} do not fit each other: a node, size or index leads nowhere")
+        try:
+            fits = name not in _RULES or not _is_fitted(item) or _RULES[name].holds(item)
+        except Exception as error:
+            raise InputError(f"{path}: not a fitted {name} ({reason(error)})") from error
+        if not fits:
+            raise InputError(f"{path}: arrays of {name} do not fit each other: a node, size or index leads nowhere")
     return estimator
 
 
