@@ -256,6 +256,16 @@ def test_arrays_that_compiled_code_would_read_beyond_are_refused(which: int, tmp
         load(tmp_path / "forged.skops")
 
 
+@pytest.mark.parametrize("strategy", ["", None, 1])
+def test_an_estimator_that_scikit_learn_cannot_call_is_refused(strategy: Any, tmp_path: Path) -> None:
+    io = pytest.importorskip("skops.io")
+    altered = fitted(GradientBoostingClassifier(n_estimators=2))
+    altered.init_._strategy = strategy
+    io.dump(altered, tmp_path / "forged.skops")
+    with pytest.raises(InputError, match="not a fitted GradientBoostingClassifier"):
+        load(tmp_path / "forged.skops")
+
+
 TEXT_NUMBERS = ("-1", "0", "3", "14", "2000000", "-2000000000", "2147483647", "99999999999999", "1e300", "nan", "")
 
 
