@@ -118,7 +118,6 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
             source, folder / "near", data=str(data), ranker="clusters", last_layer=True, k=(8 / 300, 0.2), bits=4
         )
     assert isinstance(made, LastLayerBuilt)
-    made.folder.cleanup()
     return folder
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -177,19 +179,20 @@ def _last_layer(
     from slotool.elastic.slo_nn.last_layer.build import measured_cut
     from slotool.elastic.slo_nn.promises import Promise
 
-    # The model runs a file in this folder, so it exists as long as the result.
-    folder = TemporaryDirectory()
-    source, measured_share = measured_cut(network, data, Path(folder.name), reporter)
-    share = LastLayerShare(measured_share, str(network), source.cut.layer.name, source.cut.runtime)
-    if dry_run or (share.verdict is not None and share.decided):
-        folder.cleanup()
-        return share
-    with reporter.progress(f"computing features on {source.original.name}"):
-        subject = source.subject
-    head = build_and_quantise(name, subject, source.original, ranker, settings, **learning, reporter=reporter)
-    model, facts = source.model(name, head), {"data": source.original.name, "network": str(network)}
-    measured = {**facts, **source.assessed(model, settings.allowed_loss)}
-    built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, None, folder)
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        source, measured_share = measured_cut(network, data, Path(folder), reporter)
+        share = LastLayerShare(measured_share, str(network), source.cut.layer.name, source.cut.runtime)
+        if dry_run or (share.verdict is not None and share.decided):
+            return share
+        with reporter.progress(f"computing features on {source.original.name}"):
+            subject = source.subject
+        head = build_and_quantise(name, subject, source.original, ranker, settings, **learning, reporter=reporter)
+        model, facts = source.model(name, head), {"data": source.original.name, "network": str(network)}
+        measured = {**facts, **source.assessed(model, settings.allowed_loss)}
+        # The model runs a file in the folder.
+        weakref.finalize(model, stack.pop_all().close)
+    built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, None)
     if out is None or not built.pays:
         return built
     model.save(

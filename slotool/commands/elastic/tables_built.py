@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from slotool.commands.display import Column, Part, Table, records_table
@@ -247,10 +246,9 @@ class LastLayerShare(Verdict):
 
 @result
 class LastLayerBuilt(Built):
-    """Built network with an SLO-NN as last layer; ``folder`` holds the file that ``model`` runs."""
+    """Built network with an SLO-NN as last layer."""
 
     model: LastLayerSloNN = unlisted()
-    folder: TemporaryDirectory[str] = unlisted()
 
     schema = "build-tables-last-layer"
 
