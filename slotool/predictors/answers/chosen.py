@@ -105,7 +105,11 @@ class Chosen:
         if near is None or solo is None or not isinstance(solo.predictor, SettingsPredictor):
             raise _not_covered(self, **{**facts, "device": sheet.name if numbers else None})
         source = self.settings[near[0]]
-        chosen = self.of_setting(scaling=True, **{**facts, "device": source.device, "backend": source.backend})
+        try:
+            chosen = self.of_setting(scaling=True, **{**facts, "device": source.device, "backend": source.backend})
+        except ArgumentError as error:
+            problem = f"{sheet.name} is predicted from {source.device}: {error.problem}"
+            raise ArgumentError(error.argument, problem) from None
         trained = chosen.opened.require_solo()
         assert isinstance(trained.predictor, SettingsPredictor)
         predictor, residuals = trained.predictor.scaled(near[1])
@@ -121,6 +125,9 @@ def _not_covered(one: Chosen, **facts: Any) -> ArgumentError:
     from slotool.predictors.settings.sheets import shipped_sheets
 
     conditions, sheets = {name: value for name, value in facts.items() if value is not None}, shipped_sheets()
+    formats = sorted({setting.precision for setting in one.settings} | {*PRECISIONS})
+    if conditions.get("precision", formats[0]) not in formats:
+        return ArgumentError("precision", f"{conditions['precision']!r} is none of {', '.join(formats)}")
 
     def differing(setting: Setting) -> list[str]:
         return [name for name, value in conditions.items() if not matching([setting], **{name: value})]
@@ -152,10 +159,14 @@ def _not_covered(one: Chosen, **facts: Any) -> ArgumentError:
 
 def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any], sheets: Mapping[str, DeviceSheet]) -> str:
     """Return the command that measures labels of ``conditions``, other facts as in ``setting``."""
+    from slotool.profiling.backends import BACKENDS
+
     facts = {name: conditions.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
     if facts["device"] == setting.device == CPU and conditions.get("precision") in (None, setting.precision):
         return f"slotool predict --backend {facts['backend']} --threads {facts['threads']}"
-    stated = {name: value for name, value in conditions.items() if name != "precision" or value in PRECISIONS}
+    # A table of others may call its formats and backends differently.
+    known = {"precision": PRECISIONS, "backend": BACKENDS}
+    stated = {name: value for name, value in conditions.items() if value in known.get(name, (value,))}
     # The model of a device has a number on its own machine.
     sheet = sheets.get(facts["device"])
     there = CPU if sheet is not None and sheet.kind == CPU else "cuda:0"

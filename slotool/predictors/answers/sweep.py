@@ -83,12 +83,16 @@ class SweepAxis:
         ]
 
     def _shape(self, part: Any, value: int) -> Any:
-        """Return the input shape of ``part`` with the sides of images, or lengths of sequences, set to ``value``."""
+        """Return the input shape of ``part`` with the sides of images, or lengths of sequences, set to ``value``.
+
+        Inputs of another length than the first sequence keep it.
+        """
         shape = part.input_shape
         by_name = dict(shape) if isinstance(shape, Mapping) else {"": shape}
+        length = next((sizes[0] for sizes in by_name.values() if len(sizes) in (1, 2)), None)
         changed: dict[str, tuple[int, ...]] = {}
         for name, sizes in by_name.items():
-            if self.fact == LENGTH and len(sizes) in (1, 2):
+            if self.fact == LENGTH and len(sizes) in (1, 2) and sizes[0] == length:
                 changed[name] = (value, *sizes[1:])
             elif self.fact == SIZE and len(sizes) >= 3:
                 channels_last = part.framework == "keras"

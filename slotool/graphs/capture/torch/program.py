@@ -52,7 +52,8 @@ def inputs_of(shape: Any, dtype: Any) -> tuple[TorchInput, ...]:
     types = dtype if isinstance(dtype, Mapping) else dict.fromkeys(named, dtype)
     strange = [name for name in types if name not in named]
     if strange:
-        raise GraphError(f"input dtype of {strange[0]!r}, which is none of the inputs {', '.join(map(repr, named))}")
+        shaped = ", ".join(map(repr, named))
+        raise GraphError(f"input {strange[0]!r} has a dtype and no shape; shapes are given of {shaped}")
     for name, sizes in named.items():
         if (not sizes and not name) or any(size < 1 for size in sizes):
             raise GraphError(f"input shape {list(sizes)} has a size below 1")
