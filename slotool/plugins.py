@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from inspect import isabstract
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, Generic, TypeVar
@@ -84,9 +85,12 @@ def package_that_raised(error: BaseException) -> str | None:
     """
     authors: dict[Path, str | None] = {}
     for plugin in (plugin for group in GROUPS for plugin in installed(group)):
-        authors[_code_of(plugin.place.partition(":")[0].partition(".")[0])] = (
-            f"{plugin.package} {plugin.version}".strip()
-        )
+        module, _, attribute = plugin.place.partition(":")
+        package = f"{plugin.package} {plugin.version}".strip()
+        if isinstance(error, TypeError) and str(error).startswith(f"{attribute}."):
+            # Arguments that a method does not take: Python raises this in the caller.
+            return package
+        authors[_code_of(module.partition(".")[0])] = package
     authors |= {_code_of("slotool"): None}
     for frame, _ in reversed([*walk_tb(error.__traceback__)]):
         # A frame of a compiled function has a file, but no module.
@@ -164,6 +168,9 @@ class Registry(Generic[_Loaded]):
                 raise PluginError(f"{plugin}: {plugin.place} cannot be called")
         elif not (isinstance(value, type) and issubclass(value, self.base)):
             raise PluginError(f"{plugin}: {plugin.place} is no subclass of {self.base.__module__}.{self.base.__name__}")
+        elif isabstract(value):
+            lacking = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
+            raise PluginError(f"{plugin}: {plugin.place} does not define {lacking}")
         elif (stated := getattr(value, "name", plugin.name)) != plugin.name:
             raise PluginError(f"{plugin}: its class is called {stated!r}; both must have one name")
         return value

@@ -16,7 +16,8 @@ from numba import typeof, types
 from numba.core.errors import NumbaExperimentalFeatureWarning
 
 from slotool.compilation import njit
-from slotool.errors import InputError
+from slotool.errors import InputError, PluginError
+from slotool.printable import reason
 from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE, REJECT, first_free
 from slotool.scheduling.batching.policy import outside_grid
@@ -36,7 +37,7 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
     where left out; some are of workers that share a machine (``ServiceTimes.colocated``).
     Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another grid;
-    ``PluginError`` when the policy chooses a cell outside its grid.
+    ``PluginError`` when the policy chooses a cell outside its grid, or its compiled code fails.
     """
     return simulate_together([policy], [scenario], [times or ServiceTimes.planned(policy.grid)])[0]
 
@@ -75,7 +76,13 @@ def simulate_together(
         # Type of a tuple of compiled functions.
         warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
         for until_us, dying in [*deaths, (np.inf, None)]:
-            model, cell = _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, results)
+            try:
+                model, cell = _run(now_us, until_us, choose, grids, of_calls, queries, queue, workers, results)
+            except Exception as error:
+                names = " or ".join(repr(policy.name) for policy in policies)
+                raise PluginError(
+                    f"`choose` of policy {names} failed: {type(error).__name__}: {reason(error)}"
+                ) from error
             if model >= 0:
                 raise outside_grid(policies[model], cell)
             if dying is not None:
