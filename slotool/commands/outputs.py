@@ -96,9 +96,11 @@ def _arguments(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        unknown = [name for name in kwargs if name not in signature.parameters]
-        meant = did_you_mean(unknown[0], signature.parameters) if unknown and repr(unknown[0]) in str(error) else ""
-        raise TypeError(f"{function.__name__}() {error}{meant}") from None
+        sentence, unknown = str(error), next((name for name in kwargs if name not in signature.parameters), None)
+        if unknown is not None:
+            meant = did_you_mean(unknown, signature.parameters)
+            sentence = f"got an unexpected keyword argument {unknown!r}{meant}"
+        raise TypeError(f"{function.__name__}() {sentence}") from None
     bound.apply_defaults()
     return bound.arguments
 
