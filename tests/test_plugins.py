@@ -34,6 +34,8 @@ from slotool.testing.rules import family_outcomes
 
 Install = Callable[..., None]
 POLICY = """
+from abc import abstractmethod
+
 from slotool.scheduling.batching.baselines import MaxBatch
 
 
@@ -43,6 +45,13 @@ class Acme(MaxBatch):
 
 class Other(MaxBatch):
     name = "other"
+
+
+class Unfinished(MaxBatch):
+    name = "acme"
+
+    @abstractmethod
+    def prepare(self): ...
 """
 MODEL = """
 from slotool.models import Signature, TensorSpec
@@ -122,7 +131,7 @@ from slotool.predictors.solo.linear import LinearPredictor
 class Acme(LinearPredictor):
     name = "acme"
 
-    def predict(self, graphs):
+    def predict(self, graphs{more}):
         return {returned}
 """
 STEPS = """
@@ -213,6 +222,7 @@ def test_an_unknown_name_is_refused_with_those_of_plugins(install: Install) -> N
         ("acme:Missing", "policy 'acme' of acme 1.0 (acme:Missing) cannot be imported: AttributeError: "),
         ("acme_none:Acme", "cannot be imported: ModuleNotFoundError: No module named 'acme_none'"),
         ("acme:BROKEN", "policy 'acme' of acme 1.0: acme:BROKEN is no subclass of slotool.scheduling.policy.Policy"),
+        ("acme:Unfinished", "policy 'acme' of acme 1.0: acme:Unfinished does not define prepare"),
         ("acme:Other", "policy 'acme' of acme 1.0: its class is called 'other'; both must have one name"),
     ],
 )
@@ -257,6 +267,17 @@ def test_a_cell_outside_the_grid_is_an_error_of_its_policy(install: Install, cel
     assert simulated == refusal(lambda: policy.decide(0.0, queue_of(Query("q", 0.0, 1e4))))
     for part in ("policy 'acme'", f"cell {eval(cell, {'latency_us': policy.grid.latency_us})} "):
         assert part in simulated
+
+
+def test_a_choice_that_fails_is_an_error_of_its_policy(install: Install) -> None:
+    install(
+        "acme",
+        CHOICES.format(cell="1 // (len(sizes) - len(sizes))", choose="chooser(plain)"),
+        "policies acme = acme:Acme",
+    )
+    policy = make_policy("acme", ControlGrid(three_versions()), 1e4)
+    failed = refusal(lambda: simulate(policy, Scenario(np.zeros(3), np.full(3, 1e4))))
+    assert failed.startswith("`choose` of policy 'acme' failed: ZeroDivisionError")
 
 
 @pytest.mark.parametrize(
@@ -342,16 +363,17 @@ def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: 
 
 
 @pytest.mark.parametrize(
-    ("returned", "sentence"),
+    ("returned", "more", "sentence"),
     [
-        ("-super().predict(graphs)", "predictor 'acme' did not return a number of seconds above 0"),
-        ("[1.0]", "predictor 'acme' did not return a number of seconds above 0"),
-        ("np.full(len(graphs), np.inf)", "predictor 'acme' did not return a number of seconds above 0"),
-        ("np.linalg.inv(np.zeros((2, 2)))", "this is a fault of acme 1.0, which adds plugins"),
+        ("-super().predict(graphs)", "", "predictor 'acme' did not return a number of seconds above 0"),
+        ("[1.0]", "", "predictor 'acme' did not return a number of seconds above 0"),
+        ("np.full(len(graphs), np.inf)", "", "predictor 'acme' did not return a number of seconds above 0"),
+        ("[1.0]", ", rows", "this is a fault of acme 1.0, which adds plugins"),
+        ("np.linalg.inv(np.zeros((2, 2)))", "", "this is a fault of acme 1.0, which adds plugins"),
     ],
 )
-def test_a_fault_of_a_plugin_is_called_so(slotool, install: Install, tmp_path: Path, returned, sentence) -> None:
-    install("acme", WRONG_PREDICTOR.format(returned=returned), "predictors acme = acme:Acme")
+def test_a_fault_of_a_plugin_is_called_so(slotool, install: Install, tmp_path: Path, returned, more, sentence) -> None:
+    install("acme", WRONG_PREDICTOR.format(returned=returned, more=more), "predictors acme = acme:Acme")
     graphs = random_networks(200, seed=0)
     write_graphs(tmp_path / "graphs.parquet", graphs)
     seconds = synthetic_latency_s(graphs)

@@ -190,7 +190,7 @@ def test_several_inputs_are_taken_by_name_with_their_types() -> None:
     [
         ({"tokens": (6,), "maks": (6,)}, "int64", "takes no input 'maks'; its forward has tokens, mask"),
         ({"mask": (6,)}, "int64", "needs the input 'tokens'"),
-        ({"tokens": (6,)}, {"mask": "bool"}, "input dtype of 'mask', which is none of the inputs"),
+        ({"tokens": (6,)}, {"mask": "bool"}, "input 'mask' has a dtype and no shape"),
         ({"tokens": (6, 0)}, None, "size below 1"),
     ],
 )

@@ -33,6 +33,17 @@ TORCH = Path(__file__).parents[2] / "models" / "predictor-torch"
 CNN = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
 
+class Beside(nn.Module):
+    """Sequences, and numbers beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.other = nn.Linear(8, 4), nn.Linear(3, 4)
+
+    def forward(self, words: Any, other: Any) -> Any:
+        return self.words(words).mean(dim=1) + self.other(other)
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A predictor of this machine, batch 1."""
@@ -191,6 +202,9 @@ def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why()
     found = swept(sequence, input_shape=(4, 8), sweep="length=16,64")
     assert found.exit_code == 0
     assert [point.graph.operators[0].shape for point in found.points if point.graph] == [(16, 8), (64, 8)]
+    together = swept(Beside(), input_shape={"words": (4, 8), "other": (3,)}, sweep="length=16,64")
+    shapes = [[op.shape for op in point.graph.operators[:2]] for point in together.points if point.graph]
+    assert shapes == [[(16, 8), (3,)], [(64, 8), (3,)]]
 
 
 @pytest.mark.parametrize("sweep", ["batch=1:4", "threads=1:2", "size=16:32"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -283,6 +284,8 @@ def test_a_page_for_browsers_and_a_document_for_others(shared: LiveServer) -> No
     page = HTTP.get(shared.url, headers={"Accept": accept})
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
+    # A proxy may serve it below a path of its own.
+    assert re.findall(r"""(?:href="|ask\(')([^"'?]*)""", page.text)[1:] == ["metrics", "openapi.json", "live", "live"]
     for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
         index = HTTP.get(shared.url, headers=headers)
         assert index.json()["server"] == "slotool"
