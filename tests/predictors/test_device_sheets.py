@@ -99,7 +99,7 @@ def test_a_device_is_scaled_from_the_nearest_of_its_kind(trained: Chosen, networ
         with pytest.raises(ArgumentError, match=r"no labels of precision tf32; the nearest there is: .*amp") as raised:
             make(precision="tf32")
         assert raised.value.argument == "precision"
-        with pytest.raises(ArgumentError, match="'float16' is none of amp, .*fp16"):
+        with pytest.raises(ArgumentError, match=r"'float16' is none of amp, .*fp16"):
             make(precision="float16")
     with pytest.raises(ArgumentError, match=r"h200 is predicted from .*no labels of .*batch size 1"):
         trained.of_setting(device="h200", batch_size=1)
