@@ -23,6 +23,7 @@ from slotool.errors import ArgumentError
             "keyword argument 'tolerance'; did you mean 'tolerances'?",
         ),
         ({"outcomes": "o.csv", "colour": 1}, "got an unexpected keyword argument 'colour'"),
+        ({"colour": 1}, "got an unexpected keyword argument 'colour'"),
         ({}, "missing a required argument: 'outcomes'"),
     ],
 )
