@@ -33,8 +33,8 @@ TORCH = Path(__file__).parents[2] / "models" / "predictor-torch"
 CNN = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
 
-class Beside(nn.Module):
-    """Sequences, and numbers beside them."""
+class WordsAndNumbers(nn.Module):
+    """Network of sequences and of numbers beside them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why()
     found = swept(sequence, input_shape=(4, 8), sweep="length=16,64")
     assert found.exit_code == 0
     assert [point.graph.operators[0].shape for point in found.points if point.graph] == [(16, 8), (64, 8)]
-    together = swept(Beside(), input_shape={"words": (4, 8), "other": (3,)}, sweep="length=16,64")
+    together = swept(WordsAndNumbers(), input_shape={"words": (4, 8), "other": (3,)}, sweep="length=16,64")
     shapes = [[op.shape for op in point.graph.operators[:2]] for point in together.points if point.graph]
     assert shapes == [[(16, 8), (3,)], [(64, 8), (3,)]]
 
@@ -260,10 +260,19 @@ def test_what_could_not_be_timed_is_neither_listed_nor_written(
     slotool: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_graphs(tmp_path / "some.jsonl", MLPS[:2])
-    asked = ("predict", here, "--graph", tmp_path / "some.jsonl", "--sweep", "batch=1:2", "-o", tmp_path / "t.parquet")
+    command = (
+        "predict",
+        here,
+        "--graph",
+        tmp_path / "some.jsonl",
+        "--sweep",
+        "batch=1:2",
+        "-o",
+        tmp_path / "t.parquet",
+    )
     for untimed, names in (([True, True], []), ([False, True], [MLPS[0].id])):
         monkeypatch.setattr(Answer, "untimed", untimed)
-        finished = slotool(*asked, "--json")
+        finished = slotool(*command, "--json")
         assert finished.exit_code == 1, finished.stderr
         assert len(finished.document["failed"]) == 2 - len(names)
         assert len(finished.document["points"]) == 2 * len(names)

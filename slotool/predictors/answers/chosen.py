@@ -165,8 +165,8 @@ def _measuring(one: Chosen, setting: Setting, conditions: Mapping[str, Any], she
     if facts["device"] == setting.device == CPU and conditions.get("precision") in (None, setting.precision):
         return f"slotool predict --backend {facts['backend']} --threads {facts['threads']}"
     # A table of others may call its formats and backends differently.
-    known = {"precision": PRECISIONS, "backend": BACKENDS}
-    stated = {name: value for name, value in conditions.items() if value in known.get(name, (value,))}
+    choices = {"precision": PRECISIONS, "backend": BACKENDS}
+    stated = {name: value for name, value in conditions.items() if value in choices.get(name, (value,))}
     # The model of a device has a number on its own machine.
     sheet = sheets.get(facts["device"])
     there = CPU if sheet is not None and sheet.kind == CPU else "cuda:0"
